@@ -202,13 +202,14 @@ class EnginePool:
         self.path, self.deadline, self.retries = path or find_stockfish(), deadline, retries
         self.options = {"Threads": 1, "Hash": hash_mb, **(options or {})}
         self.work: queue.SimpleQueue = queue.SimpleQueue()
-        self.restarts, self.evaluated, self.busy = 0, 0, 0.0     # engines replaced, searches answered, seconds of calls
+        self.restarts, self.evaluated = 0, 0             # engines replaced, searches answered
         self.closed = threading.Event()
         try: first = _Process(self.path, self.options, deadline)
         except (_Fault, OSError) as e: raise UserError(f"{self.path} is not a UCI engine that works here: {e}.") from None
         self.name = first.name
         n = processes or os.cpu_count() or 1
-        self.threads = [threading.Thread(target=_serve, args=(weakref.proxy(self), self.work, self.closed, first if i == 0 else None), daemon=True) for i in range(n)]
+        self.pids = [first.p.pid] + [0] * (n - 1)        # of the processes now at work, 0 = not started yet
+        self.threads = [threading.Thread(target=_serve, args=(weakref.proxy(self), i, self.work, self.closed, None if i else first), daemon=True) for i in range(n)]
         for t in self.threads: t.start()
         self._finalizer = weakref.finalize(self, _stop, self.work, self.closed, self.threads)
 
@@ -238,9 +239,7 @@ class EnginePool:
 
     def search(self, fens, go="go depth 4", units=None, multipv=1) -> list:
         "`submit` and wait."
-        start = time.perf_counter()
-        try: return self.submit(fens, go, units, multipv).wait()
-        finally: self.busy += time.perf_counter() - start
+        return self.submit(fens, go, units, multipv).wait()
 
     def scores(self,
         fens: Sequence[str], # N positions
@@ -272,24 +271,25 @@ def as_scores(answers: list) -> Scores:
 # %% ../nbs/api/01_engine.ipynb #955f58a6
 _END = object()                                    # tells a thread to stop
 
-def _serve(pool, work, closed, process):
+def _serve(pool, slot, work, closed, process):
     "The thread of one process: feed it, collect, replace it when it fails."
     todo: deque = deque()                          # (unit, command) not yet written
     spawn_failures = 0
     while not closed.is_set():
         try:
             process = process or _Process(pool.path, pool.options, pool.deadline)
-            spawn_failures = 0
+            pool.pids[slot], spawn_failures = process.p.pid, 0
             if not _fill(todo, work, process): break
             if not process.asked: continue
             unit = process.answer()
             pool.evaluated += 1
             if len(unit.answers) == len(unit.fens): unit.call.finish(unit)
-        except _Fault as fault:
-            _recover(pool, work, process, todo, fault); process = None
-        except OSError as e:                       # no new process could be started
-            spawn_failures += 1
-            if spawn_failures >= pool.retries: _refuse(work, e)
+        except (_Fault, OSError) as fault:
+            if process: _recover(pool, work, process, todo, fault)
+            else:                                  # no new process could be started
+                spawn_failures += 1
+                if spawn_failures >= pool.retries: _refuse(work, fault)
+            process = None
         except ReferenceError: break               # the pool is gone
     if process: process.kill()
 
@@ -309,9 +309,8 @@ def _fill(todo, work, process) -> bool:
 
 def _recover(pool, work, process, todo, fault):
     "Give back the unfinished units of a failed process; the one it was working on carries the failure."
-    units = list(dict.fromkeys([*process.asked, *(u for u, _ in todo)])) if process else []
-    todo.clear(); pool.restarts += 1
-    if process: process.kill()
+    units = list(dict.fromkeys([*process.asked, *(u for u, _ in todo)]))
+    todo.clear(); process.kill(); pool.restarts += 1
     for i, unit in enumerate(units):
         at, unit.answers = len(unit.answers), []
         unit.failures += i == 0
