@@ -147,7 +147,7 @@ class Legal(NamedTuple):
     planes: Tensor   # [67,N] int64, from-squares of legal moves by plane
     check: Tensor    # [N] bool, True = the mover is in check
     ep: Tensor       # [N] bool, True = an en-passant capture is legal
-    attacked: Tensor # [2,N] int64, squares the mover attacks, squares the rival attacks
+    attacked: Tensor # [2,5,N] int64, squares attacked by the mover's and the rival's pawns, minor pieces, rooks, queens, king
 
 def _line(x: Tensor) -> Tensor: # [8,N] -> [8,N]
     "Each direction's squares together with those of its opposite."
@@ -165,9 +165,8 @@ def _legal(
     sliders = torch.where(t.diagonal, bishops | queens, rooks | queens)                  # [8,N]
     mine, theirs = sliders & own, sliders & opp
 
-    attacked = _or(_slide(theirs, empty | king, t)) | _or(_jumps(knights & opp, t)) | _or(_shift((kings & opp).expand(8, -1), 1, t))
-    theirs_pawns = _shift((pawns & opp).expand(8, -1), 1, t)
-    attacked = attacked | theirs_pawns[5] | theirs_pawns[7]
+    attacks = torch.stack([_attacks(bits, own, empty, (1, 3), t), _attacks(bits, opp, empty | king, (5, 7), t)])
+    attacked = _or(attacks[1])
 
     ray = _slide(king.expand(8, -1), empty, t)
     around = _shift(king.expand(8, -1), 1, t)
@@ -206,8 +205,14 @@ def _legal(
     jumps = _jumps(knights & own & ~_or(pinned), t) & ~own & target
     planes.append((jumps << t.jright >> t.jleft) & t.jback)
     planes.append(pawn[[3, 0, 1]] & RANK7)
-    attacks = _or(_slide(mine, empty, t)) | _or(_jumps(knights & own, t)) | _or(around) | ahead[1] | ahead[3]
-    return Legal(torch.cat(planes), checkers != 0, _or(ep_from) != 0, torch.stack([attacks, attacked]))
+    return Legal(torch.cat(planes), checkers != 0, _or(ep_from) != 0, attacks)
+
+def _attacks(bits, side, empty, pawn_directions, t: _Tables) -> Tensor: # [5,N]
+    "Squares that one side's pawns, minor pieces, rooks, queens and king attack."
+    pawns, knights, bishops, rooks, queens, kings = (x & side for x in bits[:6])
+    foot = _shift(pawns.expand(8, -1), 1, t)
+    far, royal = _slide(torch.where(t.diagonal, bishops, rooks), empty, t), _or(_slide(queens.expand(8, -1), empty, t))
+    return torch.stack([foot[pawn_directions[0]] | foot[pawn_directions[1]], _or(far[1::2]) | _or(_jumps(knights, t)), _or(far[::2]), royal, _or(_shift(kings.expand(8, -1), 1, t))])
 
 def _en_passant(bits, king, empty, leapers, ep, d: int, t: _Tables) -> Tensor:
     "From-squares [N] of the legal en-passant captures in direction `d`: the capture is made and the king's rays are looked at."
@@ -493,21 +498,24 @@ def perft(
         return sum(count(boards[r].push(a), depth - 1) for r, a in zip(rows.split(batch), actions.split(batch)))
     return count(Boards.from_fens([fen]), depth) if depth else 1
 
-# %% ../nbs/api/00_board.ipynb #d5ac01fe
-N_TOKENS = 64
+# %% ../nbs/api/00_board.ipynb #b54fbfcf
+N_TOKENS = 16 * 6 * 6
 
 def _tokens(
     self: Boards,
-    attacks: bool = True, # add who attacks each square; False leaves those bits 0
-) -> Tensor: # [N,64] uint8 in 0..63
+    attacks: bool = True, # say who attacks each square; False leaves `mine` and `theirs` 0
+) -> Tensor: # [N,64] int16 in 0..575
     "The positions as the mover sees them, one token a square."
     t, legal = _tables(self.device), self.legal()
     bits = torch.cat([self.bits.T, self.castling[None], torch.where(legal.ep, self.ep, 0)[None]])
     bits = torch.where(self.turn, bits, _mirror_ranks(bits))
     own, opp = torch.where(self.turn, bits[6], bits[7]), torch.where(self.turn, bits[7], bits[6])
-    layers = torch.cat([bits[:6], torch.stack([opp & ~bits[8], bits[8] & own, bits[8] & opp, bits[9]]), legal.attacked if attacks else legal.attacked * 0])
-    on = _unpacked(layers, t).view(-1, 12, 64)
-    worth = torch.tensor([1, 2, 3, 4, 5, 6, 6, 9, 10, 15, 16, 32], device=on.device, dtype=torch.uint8)
-    return (on * worth[:, None]).sum(1, dtype=torch.uint8)
+    layers, worth = [*bits[:6], opp & ~bits[8], bits[8] & own, bits[8] & opp, bits[9]], [1, 2, 3, 4, 5, 6, 6, 9, 10, 15]
+    for side, unit in zip(legal.attacked, (16, 96)) if attacks else ():
+        seen = torch.zeros_like(own)
+        for value, squares in enumerate(side, 1):
+            layers.append(squares & ~seen); worth.append(unit * value); seen = seen | squares
+    on = _unpacked(torch.stack(layers), t).view(len(self), len(layers), 64)
+    return (on * torch.tensor(worth, device=on.device, dtype=torch.int16)[:, None]).sum(1, dtype=torch.int16)
 
 Boards.tokens = _tokens

@@ -54,7 +54,7 @@ class PolicyConfig:
     heads: int = 4          # of attention
     expansion: int = 2      # of the feed-forward part
     dropout: float = 0.0    # leave it 0 for GRPO: see preflight
-    attacks: bool = True    # tokens say who attacks each square
+    attacks: bool = True    # tokens say which piece attacks each square
     square_bias: bool = True # attention has a learned bias for each pair of squares
 
 class Block(nn.Module):
@@ -95,7 +95,7 @@ class Policy(nn.Module):
         self.norm, self.leave, self.reach, self.promote = nn.LayerNorm(w), nn.Linear(w, w), nn.Linear(w, w), nn.Linear(w, 4)
 
     def forward(self,
-        tokens: Tensor, # [N,64] uint8, from the mover's side
+        tokens: Tensor, # [N,64] int16, from the mover's side
         turn: Tensor, # [N] bool, True = White to move
     ) -> Tensor: # [N,1968] logits, legal or not
         x = self.embed(tokens.int()) + self.place
@@ -104,8 +104,8 @@ class Policy(nn.Module):
         pairs = (self.leave(x) @ self.reach(x).transpose(1, 2) / x.shape[-1] ** 0.5).flatten(1)     # [N,4096]
         promote = F.pad(self.promote(x), (0, 1)).flatten(1)                                         # [N,320]
         index, extra = _head_index(str(x.device))
-        as_white = pairs[:, index[1]] + promote[:, extra[1]]
-        as_black = as_white[:, _tables(str(x.device)).flip]
+        as_white = pairs.index_select(1, index[1]) + promote.index_select(1, extra[1])
+        as_black = as_white.index_select(1, _tables(str(x.device)).flip)
         return torch.where(turn[:, None], as_white, as_black)
 
     def log_probs(self,

@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['Rollout', 'sample', 'no_scores']
 
-# %% ../nbs/api/05_sampler.ipynb #737ce144
+# %% ../nbs/api/05_sampler.ipynb #0137ed89
+import time
 from dataclasses import dataclass
 from typing import Callable
 
@@ -31,6 +32,7 @@ class Rollout:
     scores: Scores       # [B,G,T] what the engine said of the same position, the mover's view, for logs
     mask: Tensor         # [B,G,T] bool, True = the ply was played
     temperature: float   # at which the actions were drawn
+    waited: float        # seconds spent waiting for the engine after the last move was chosen
 
     @property
     def own(self) -> Tensor: # [T] bool
@@ -71,10 +73,12 @@ def sample(
         if t + 1 < depth: states.append(now)
     shape = lambda x: x.view(len(boards), group, depth)
     scores = no_scores(n, depth)
+    start = time.perf_counter()
     for t, rows, answer in asked: _put(scores, (rows.cpu(), t), -answer())
+    waited = time.perf_counter() - start
     scores = Scores(*map(shape, (scores.cp, scores.mate, scores.moves)))
     rewards = torch.where(shape(mask), reward(scores).to(mask.device), 0)
-    return Rollout(Boards.cat(states), shape(index), shape(actions), shape(log_probs), rewards, scores, shape(mask), temperature)
+    return Rollout(Boards.cat(states), shape(index), shape(actions), shape(log_probs), rewards, scores, shape(mask), temperature, waited)
 
 # %% ../nbs/api/05_sampler.ipynb #a860ccf1
 def no_scores(*shape: int) -> Scores:

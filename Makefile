@@ -1,0 +1,46 @@
+# make train   set up, then train for a few minutes and write a report    (ARGS="--seed 1" passes options on)
+# make test    set up, then run every notebook's tests at scale smoke
+# make setup   .venv, CPU torch, the package, Stockfish; quick when it is all there   (CUDA=1 takes a GPU build of torch)
+# make export  write chess_grpo/ and README.md from the notebooks
+
+PYTHON ?= python3
+BIN := .venv/bin
+TORCH := $(shell grep '^torch==' constraints.txt)
+CPU_TORCH := --index-url https://download.pytorch.org/whl/cpu
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.PHONY: train test setup stockfish export clean
+
+train: setup
+	$(BIN)/chess-grpo train $(ARGS)
+
+test: setup
+	$(BIN)/python .ci/check.py $(ARGS)
+
+setup: .venv/installed stockfish
+
+export: setup
+	$(BIN)/python .ci/check.py --export
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "chess_grpo needs Python 3.11 or later; name one with: make setup PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -m venv .venv >/dev/null 2>&1 || { rm -rf .venv; \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then apt-get update -qq && apt-get install -y -qq python3-venv >/dev/null && $(PYTHON) -m venv .venv; \
+	  else echo "Python's venv is missing: run 'sudo apt-get install python3-venv' and try again."; exit 1; fi; }
+
+# Without a torch, "pip install torch" on Linux takes several GB of CUDA packages; a dry run tells whether this machine's index would.
+.venv/installed: .venv/bin/python settings.ini setup.py constraints.txt
+	@echo "setting up .venv (a few minutes the first time)"
+	@$(BIN)/python -c 'import torch' 2>/dev/null || { \
+	  if [ -z "$(CUDA)" ] && $(PIP) install --dry-run --report - '$(TORCH)' 2>/dev/null | grep -q '"nvidia-\|"name": "triton"'; \
+	  then $(PIP) install '$(TORCH)' $(CPU_TORCH); else $(PIP) install '$(TORCH)'; fi; }
+	@$(PIP) install -c constraints.txt -e '.[dev]'
+	@touch $@
+
+stockfish:
+	@[ -n "$$CHESS_GRPO_STOCKFISH" ] || command -v stockfish >/dev/null || [ -x /usr/games/stockfish ] || { \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then echo "installing Stockfish"; apt-get update -qq && apt-get install -y -qq stockfish >/dev/null; \
+	  else echo "Stockfish is missing: run 'sudo apt-get install stockfish' (macOS: 'brew install stockfish') and try again, or set CHESS_GRPO_STOCKFISH to its path."; exit 1; fi; }
+
+clean:
+	rm -rf .venv build dist *.egg-info
