@@ -47,7 +47,7 @@ def run(notebook: Path) -> bool:
     start = time.monotonic()
     try: nbformat.validate(nbformat.read(notebook, 4)); problem = ""
     except nbformat.ValidationError as e: problem = str(e)
-    env = {"WANDB_MODE": "offline", "CHESS_GRPO_SCALE": "smoke", **os.environ}
+    env = {"WANDB_MODE": "offline", "CHESS_GRPO_SCALE": "smoke", "OMP_NUM_THREADS": "1", **os.environ}    # two run at once
     p = subprocess.run([BIN/"nbdev_test", "--path", notebook, "--n_workers", "0"], cwd=ROOT, env=env, capture_output=True, text=True)
     ok = p.returncode == 0 and not problem
     print(f"{'ok    ' if ok else 'FAILED'} {time.monotonic() - start:5.0f} s  {notebook.relative_to(ROOT)}", flush=True)

@@ -6,8 +6,8 @@
 __all__ = ['MOVES', 'ACTIONS', 'STEPS', 'JUMPS', 'RANK3', 'RANK7', 'RANK8', 'PIECES', 'N_TOKENS', 'action_of', 'Legal', 'Boards',
            'random_actions', 'fuzz', 'perft']
 
-# %% ../nbs/api/00_board.ipynb #e9d34dac
-from dataclasses import dataclass, fields
+# %% ../nbs/api/00_board.ipynb #deff1330
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import NamedTuple, Sequence
 
@@ -147,7 +147,8 @@ class Legal(NamedTuple):
     planes: Tensor   # [67,N] int64, from-squares of legal moves by plane
     check: Tensor    # [N] bool, True = the mover is in check
     ep: Tensor       # [N] bool, True = an en-passant capture is legal
-    attacked: Tensor # [2,5,N] int64, squares attacked by the mover's and the rival's pawns, minor pieces, rooks, queens, king
+    attacked: Tensor # [2,5,N] int64, squares attacked by the mover's and the rival's pawns, minor pieces, rooks, queens, king; the other king lifted off
+    aim: Tensor      # [4,N] int64, squares in line with the rival's king by rank or file, by diagonal, by knight's jump; squares he can flee to
 
 def _line(x: Tensor) -> Tensor: # [8,N] -> [8,N]
     "Each direction's squares together with those of its opposite."
@@ -165,8 +166,11 @@ def _legal(
     sliders = torch.where(t.diagonal, bishops | queens, rooks | queens)                  # [8,N]
     mine, theirs = sliders & own, sliders & opp
 
-    attacks = torch.stack([_attacks(bits, own, empty, (1, 3), t), _attacks(bits, opp, empty | king, (5, 7), t)])
+    rival = kings & opp
+    attacks = torch.stack([_attacks(bits, own, empty | rival, (1, 3), t), _attacks(bits, opp, empty | king, (5, 7), t)])
     attacked = _or(attacks[1])
+    sight = _slide(rival.expand(8, -1), empty, t)
+    aim = torch.stack([_or(sight[::2]), _or(sight[1::2]), _or(_jumps(rival, t)), attacks[1, 4] & ~opp & ~_or(attacks[0])])
 
     ray = _slide(king.expand(8, -1), empty, t)
     around = _shift(king.expand(8, -1), 1, t)
@@ -205,7 +209,7 @@ def _legal(
     jumps = _jumps(knights & own & ~_or(pinned), t) & ~own & target
     planes.append((jumps << t.jright >> t.jleft) & t.jback)
     planes.append(pawn[[3, 0, 1]] & RANK7)
-    return Legal(torch.cat(planes), checkers != 0, _or(ep_from) != 0, attacks)
+    return Legal(torch.cat(planes), checkers != 0, _or(ep_from) != 0, attacks, aim)
 
 def _attacks(bits, side, empty, pawn_directions, t: _Tables) -> Tensor: # [5,N]
     "Squares that one side's pawns, minor pieces, rooks, queens and king attack."
@@ -251,9 +255,8 @@ class Boards:
             turn=t([b.turn for b in boards], torch.bool), castling=t([_int64(b.clean_castling_rights()) for b in boards]),
             ep=t([0 if b.ep_square is None else _bits([b.ep_square]) for b in boards]),
             halfmove=t([b.halfmove_clock for b in boards], torch.int32), fullmove=t([b.fullmove_number for b in boards], torch.int32),
-            keys=torch.zeros(len(boards), history, dtype=torch.int64, device=device))
-        if history: out.keys[:, 0] = out.key()
-        return out
+            keys=torch.zeros(len(boards), 0, dtype=torch.int64, device=device))
+        return out.with_history(history) if history else out
 
     @classmethod
     def start(cls, n: int = 1, **kwargs) -> "Boards":
@@ -270,8 +273,10 @@ class Boards:
     def _map(self, f) -> "Boards": return Boards(*(f(getattr(self, x.name)) for x in fields(self)))
 
     def __getitem__(self, i) -> "Boards":
-        "Some of the boards, by mask, slice or index tensor."
-        return self._map(lambda x: x[i])
+        "Some of the boards, by mask, slice or index tensor; what is known of their legal moves comes along."
+        out = self._map(lambda x: x[i])
+        if "_legal" in self.__dict__: object.__setattr__(out, "_legal", Legal(*(x[..., i] for x in self._legal)))
+        return out
 
     def to(self, device: str) -> "Boards":
         "The same boards on another device."
@@ -389,7 +394,16 @@ def _repetitions(
     "How often the present position has been on the board."
     return (self.keys == self.keys[:, :1]).sum(1)
 
-Boards.key, Boards.repetitions = _key, _repetitions
+def _with_history(
+    self: Boards,
+    n: int, # how many positions to remember; 0 = none
+) -> Boards:
+    "The same positions with their past forgotten and a memory for the future."
+    keys = torch.zeros(len(self), n, dtype=torch.int64, device=self.turn.device)
+    if n: keys[:, 0] = self.key()
+    return replace(self, keys=keys)
+
+Boards.key, Boards.repetitions, Boards.with_history = _key, _repetitions, _with_history
 
 # %% ../nbs/api/00_board.ipynb #11d15ab1
 def _insufficient(self: Boards) -> Tensor: # [N] bool
@@ -498,13 +512,13 @@ def perft(
         return sum(count(boards[r].push(a), depth - 1) for r, a in zip(rows.split(batch), actions.split(batch)))
     return count(Boards.from_fens([fen]), depth) if depth else 1
 
-# %% ../nbs/api/00_board.ipynb #b54fbfcf
-N_TOKENS = 16 * 6 * 6
+# %% ../nbs/api/00_board.ipynb #fc5bbe6b
+N_TOKENS = 16 * 6 * 6 * 8
 
 def _tokens(
     self: Boards,
-    attacks: bool = True, # say who attacks each square; False leaves `mine` and `theirs` 0
-) -> Tensor: # [N,64] int16 in 0..575
+    attacks: bool = True, # say who attacks each square; False leaves all but `piece` 0
+) -> Tensor: # [N,64] int16 in 0..4607
     "The positions as the mover sees them, one token a square."
     t, legal = _tables(self.device), self.legal()
     bits = torch.cat([self.bits.T, self.castling[None], torch.where(legal.ep, self.ep, 0)[None]])
@@ -515,6 +529,7 @@ def _tokens(
         seen = torch.zeros_like(own)
         for value, squares in enumerate(side, 1):
             layers.append(squares & ~seen); worth.append(unit * value); seen = seen | squares
+    if attacks: layers += legal.aim; worth += [576, 1152, 1728, 2304]
     on = _unpacked(torch.stack(layers), t).view(len(self), len(layers), 64)
     return (on * torch.tensor(worth, device=on.device, dtype=torch.int16)[:, None]).sum(1, dtype=torch.int16)
 

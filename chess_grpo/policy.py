@@ -90,15 +90,22 @@ class Policy(nn.Module):
         super().__init__()
         if config.width % config.heads: raise UserError(f"A width of {config.width} cannot be split over {config.heads} heads.")
         self.config, w = config, config.width
-        self.embed, self.place = nn.Embedding(N_TOKENS, w), nn.Parameter(torch.randn(64, w) * 0.02)
+        self.piece, self.mine, self.theirs, self.aim = (nn.Embedding(n, w) for n in (16, 6, 6, 8))
+        self.joint, self.place = nn.Embedding(N_TOKENS // 8, w), nn.Parameter(torch.randn(64, w) * 0.02)
+        nn.init.zeros_(self.joint.weight)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm, self.leave, self.reach, self.promote = nn.LayerNorm(w), nn.Linear(w, w), nn.Linear(w, w), nn.Linear(w, 4)
+
+    def embed(self, tokens: Tensor) -> Tensor: # [N,64] -> [N,64,width]
+        "The four parts of a token, the first three together, and its square."
+        t = tokens.int()
+        return self.piece(t % 16) + self.mine(t // 16 % 6) + self.theirs(t // 96 % 6) + self.aim(t // 576) + self.joint(t % 576) + self.place
 
     def forward(self,
         tokens: Tensor, # [N,64] int16, from the mover's side
         turn: Tensor, # [N] bool, True = White to move
     ) -> Tensor: # [N,1968] logits, legal or not
-        x = self.embed(tokens.int()) + self.place
+        x = self.embed(tokens)
         for block in self.blocks: x = block(x)
         x = self.norm(x)
         pairs = (self.leave(x) @ self.reach(x).transpose(1, 2) / x.shape[-1] ** 0.5).flatten(1)     # [N,4096]

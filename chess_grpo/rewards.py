@@ -39,11 +39,11 @@ def tanh(
 def graded(
     scores: Scores, # [N], any view
     tail: float = 0.1, # weight of the part that never saturates
-    mate: int = 20_000, # a mate on the board, in centipawns; each move until it costs 5 %
+    mate: float = 1.0, # worth of a mate on the board; each move until it takes off a fifth
 ) -> Tensor: # [N]
-    "The expected score, and a tail that still tells a winning position from a more winning one."
-    cp = torch.where(scores.mate == 0, scores.cp, scores.mate * mate * 0.95 ** scores.moves)
-    return scores.expected() + tail * torch.asinh(cp / 300)
+    "The expected score, and more for a position that is more won, most for a mate that is near."
+    tail_mated = tail * torch.asinh(torch.tensor(10_000 / 300)) + mate * 0.8 ** scores.moves
+    return scores.expected() + torch.where(scores.mate == 0, tail * torch.asinh(scores.cp / 300), scores.mate * tail_mated)
 
 REWARDS: dict[str, Callable[[Scores], Tensor]] = {f.__name__: f for f in (expected, linear, tanh, graded)}
 

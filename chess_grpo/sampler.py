@@ -89,9 +89,9 @@ def _put(into: Scores, at: tuple, scores: Scores):
     for name in ("cp", "mate", "moves"): getattr(into, name)[at] = getattr(scores, name)
 
 def _ask(engine: EnginePool, boards: Boards, unit: Tensor, depth: int) -> Callable[[], Scores]:
-    "Start scoring; the function that comes back waits. Games that are over get their true score without the engine."
+    "Start scoring; the function that comes back waits. Games that are over get their true score without the engine, and so do repetitions."
     outcome = boards.outcome().cpu()
-    on = (outcome == 0).nonzero()[:, 0]
+    on = ((outcome == 0) & (boards.repetitions().cpu() < 2)).nonzero()[:, 0]
     call = engine.submit(boards[on.to(boards.turn.device)].fens(), f"go depth {depth}", unit.cpu()[on].tolist())
     def answer() -> Scores:
         out = no_scores(len(boards))

@@ -48,15 +48,17 @@ def learning_curves(
     rows: Sequence[dict], # metrics, one dict a step; a key may be missing in some
     panels: Sequence[tuple[str, Sequence[str]]], # (title, keys drawn in it)
     x: str = "step", # the key on the horizontal axis
+    log: Sequence[str] = (), # titles of the panels with a logarithmic scale
 ) -> Figure:
-    "One panel a title, one line a key; keys logged rarely are drawn with dots."
+    "One panel a title, one line a key; keys logged rarely are drawn with dots, and eval/ in front of a key becomes held-out."
     figure = Figure(figsize=(3.6 * len(panels), 2.8), layout="constrained")
     for axis, (title, keys) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels):
         for key in keys:
             points = [(r[x], r[key]) for r in rows if key in r]
-            if points: axis.plot(*zip(*points), label=key.split("/")[-1], marker="o" if len(points) < 0.5 * len(rows) else None, markersize=3, linewidth=1)
+            if points: axis.plot(*zip(*points), label=key.replace("eval/", "held-out ").split("/")[-1].replace("_", " "), marker="o" if len(points) < 0.5 * len(rows) else None, markersize=3, linewidth=1)
         axis.set_title(title, fontsize=10); axis.set_xlabel(x, fontsize=8); axis.tick_params(labelsize=8); axis.grid(alpha=0.3)
         if len(keys) > 1: axis.legend(fontsize=7)
+        if title in log: axis.set_yscale("log"); axis.yaxis.set_major_formatter("{x:.2g}"); axis.yaxis.set_minor_formatter("{x:.2g}"); axis.tick_params(which="minor", labelsize=6)
     return figure
 
 def png(figure: Figure, dpi: int = 110) -> str:

@@ -26,13 +26,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from .board import Boards, random_actions
+from .board import MOVES, Boards, random_actions
 from .core import UserError, generator
 from .engine import EngineError, EnginePool, find_stockfish
 from .loss import LossConfig, group_advantages, grpo_loss, masked_mean
 from .play import MatchResult, PolicyPlayer, Quality, RandomPlayer, match_result, move_quality, play_match
 from .policy import Policy, PolicyConfig, config_from, entropy, load_policy, load_weights, new_policy, sample_actions, save_policy, write_whole
-from .positions import LiveGames, StartStream, load_labelled, load_openings
+from .positions import HISTORY, LiveGames, StartStream, load_labelled, load_openings
 from .preflight import Identity, Scoring, on_policy_identity, score
 from .rewards import reward_named
 from .sampler import Rollout, sample
@@ -46,13 +46,14 @@ class TrainConfig:
     "What a run is. Same configuration, same machine: same bits."
     name: str = key("grpo", "the run is kept in runs/NAME")
     seed: int = key(0, "of weights, positions and moves")
-    steps: int = key(360, "optimiser steps of the whole run; the learning rate falls to 0 over them")
+    steps: int = key(320, "optimiser steps of the whole run; the learning rate falls to 0 over them")
     minutes: float = key(0.0, "stop here if the steps are not done; 0 = no limit")
     batch: int = key(256, "positions a step (B)")
     group: int = key(8, "sampled moves or games a position (G)")
     depth: int = key(1, "plies of a rollout (T)")
-    live: float = key(0.5, "share of the positions taken from games that the policy is playing; the rest is random play")
-    live_random: float = key(0.5, "share of those games in which the other side moves at random; in the rest it is the policy")
+    live: float = key(0.33, "share of the positions taken from games that the policy is playing; the rest is random play")
+    endings: float = key(0.25, "share of the other positions that are won endings")
+    live_random: float = key(0.7, "share of those games in which the other side moves at random; in the rest it is the policy")
     temperature: float = key(1.0, "of sampling")
     learner_temperature: float = key(0.0, "of scoring; 0 = that of sampling, anything else is a bug to study")
     reward: str = key("graded", "expected, linear, tanh or graded: from the engine's score to the reward")
@@ -64,6 +65,7 @@ class TrainConfig:
     updates: int = key(1, "optimiser steps a rollout")
     learning_rate: float = key(1e-3, "of AdamW, at its highest")
     warmup: int = key(10, "steps over which the learning rate rises")
+    schedule: str = key("cosine", "cosine: the learning rate falls to 0 over the steps; constant: it stays")
     weight_decay: float = key(0.01, "of AdamW")
     grad_clip: float = key(1.0, "largest norm of the gradient")
     start: str = key("", "a checkpoint to start from, empty = random weights")
@@ -91,10 +93,11 @@ def check_config(c: TrainConfig) -> TrainConfig:
     def need(ok, sentence):
         if not ok: raise UserError(sentence)
     for k in ("steps", "batch", "group", "depth", "updates", "search_depth", "eval_every", "save_every"): need(getattr(c, k) >= 1, f"{k} is {getattr(c, k)}; it must be at least 1.")
-    for k in ("live", "live_random"): need(0 <= getattr(c, k) <= 1, f"{k} is {getattr(c, k)}; it is a share and must be between 0 and 1.")
+    for k in ("live", "endings", "live_random"): need(0 <= getattr(c, k) <= 1, f"{k} is {getattr(c, k)}; it is a share and must be between 0 and 1.")
     need(c.group >= 2, "group is 1; a group needs two members, or every advantage is 0.")
     need(c.temperature > 0, f"temperature is {c.temperature}; it must be above 0.")
     need(c.advantage_scale in ("none", "group", "batch"), f"There is no advantage_scale {c.advantage_scale!r}; choose none, group or batch.")
+    need(c.schedule in ("cosine", "constant"), f"There is no schedule {c.schedule!r}; choose cosine or constant.")
     need(c.preflight in ("stop", "warn", "off"), f"There is no preflight {c.preflight!r}; choose stop, warn or off.")
     need(c.device == "cpu" or torch.cuda.is_available(), f"device is {c.device!r}, but there is no such device here; choose cpu.")
     need(c.name and Path(c.name).name == c.name, f"{c.name!r} cannot be the name of a folder.")
@@ -144,7 +147,7 @@ class Trainer:
         self.optimizer = torch.optim.AdamW(self.policy.parameters(), lr=c.learning_rate, betas=(0.9, 0.99), weight_decay=c.weight_decay)
         self.moves, self.games = generator(c.seed, c.device), generator(c.seed)
         self.held_out = load_labelled()
-        self.stream = StartStream(c.seed, c.batch, exclude=self.held_out.boards.key())
+        self.stream = StartStream(c.seed, c.batch, c.endings, exclude=self.held_out.boards.key())
         openings = [o.fen for o in load_openings()]
         self.live = LiveGames(round(c.live * c.batch), openings + [chess.STARTING_FEN] * len(openings), self.games)
         self.against_random = torch.rand(len(self.live.boards), generator=self.games) < c.live_random
@@ -156,7 +159,8 @@ class Trainer:
 
     def starts(self) -> Boards: # [B], the live games first
         "The positions of this step."
-        return Boards.cat([self.live.boards, self.stream[self.done][len(self.live.boards):]])
+        n = len(self.live.boards)
+        return Boards.cat([self.live.boards, self.stream[self.done][n:].with_history(HISTORY)])
 
     def rollout(self, boards: Boards, how: Scoring | None = None, moves: torch.Generator | None = None) -> Rollout:
         "Sample from the policy as it is."
@@ -174,9 +178,10 @@ class Trainer:
         return actions
 
     def learning_rate(self) -> float:
-        "Linear warm-up, then half a cosine down to 0."
+        "Linear warm-up, then half a cosine down to 0, or none."
         c, s = self.config, self.done
-        return c.learning_rate * min(1, (s + 1) / c.warmup if c.warmup else 1) * 0.5 * (1 + math.cos(math.pi * min(1, s / c.steps)))
+        fall = 0.5 * (1 + math.cos(math.pi * min(1, s / c.steps))) if c.schedule == "cosine" else 1
+        return c.learning_rate * min(1, (s + 1) / c.warmup if c.warmup else 1) * fall
 
     def step(self) -> dict:
         "Positions, rollout, update; the metrics of the step."
@@ -406,7 +411,6 @@ def _judge(trainer: Trainer, folder: Path, play: bool, progress: bool) -> RunRes
     changed = (before.choices != after.choices).nonzero()[:, 0]
     changed = changed[torch.randperm(len(changed), generator=generator(0))[:12]].tolist()
     best, fens = trainer.held_out.expected.nan_to_num(-9).argmax(1), trainer.held_out.boards.fens()
-    from chess_grpo.board import MOVES
     changes = [Change(fens[i], *(MOVES[x[i]] for x in (before.choices, after.choices, best)), before.losses[i].item(), after.losses[i].item()) for i in changed]
     matches, games = {}, []
     for when, policy in (("before", first), ("after", last)) if play else ():
@@ -418,7 +422,7 @@ def _judge(trainer: Trainer, folder: Path, play: bool, progress: bool) -> RunRes
 
 def write_report(result: RunResult, rows: list[dict], config: TrainConfig):
     "report.html and summary.json in the run's folder."
-    figure = learning_curves(rows, [("held-out expected-score loss", ["eval/expected_loss"]), ("own reward", ["train/own_reward"]), ("entropy (nats)", ["entropy", "eval/entropy"])])
+    figure = learning_curves(rows, [("held-out expected-score loss", ["eval/expected_loss"]), ("own reward", ["train/own_reward"]), ("entropy (nats)", ["entropy", "eval/entropy"])], log=["held-out expected-score loss"])
     won = sorted((g for g in result.games if g.why == "checkmate" and (g.result == 1) == g.white.startswith("policy")), key=lambda g: len(g.moves))
     show = won[len(won) // 2] if won else result.games[0] if result.games else None
     game = replay_html(show.moves, f"{show.white} - {show.black}: {show.why}, after the {show.opening.name}", len(show.opening.moves)) if show else ""
@@ -435,7 +439,7 @@ def write_report(result: RunResult, rows: list[dict], config: TrainConfig):
 def _parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser("chess-grpo", description="GRPO on chess, judged by Stockfish.")
     sub = p.add_subparsers(dest="command", required=True)
-    t = sub.add_parser("train", help="run GRPO and write a report", formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    t = sub.add_parser("train", help="run GRPO and write a report", formatter_class=argparse.ArgumentDefaultsHelpFormatter, allow_abbrev=False)
     t.add_argument("--resume", metavar="RUN", help="go on with a stopped run, such as runs/grpo; steps, minutes, processes and wandb may be given anew")
     _add_keys(t, TrainConfig)
     e = sub.add_parser("evaluate", help="judge a checkpoint: move quality and a match against a random mover")
@@ -492,6 +496,3 @@ def main(argv: list[str] | None = None) -> int: # the exit status
         print(f"chess-grpo: {e}", file=sys.stderr); return 2
     except KeyboardInterrupt: return 130
     return 0
-
-# %% ../nbs/api/10_train.ipynb #e53618c2
-if __name__ == "__main__" and not hasattr(sys, "ps1") and "ipykernel" not in sys.modules and "execnb" not in sys.modules: raise SystemExit(main())
