@@ -172,13 +172,13 @@ class LiveGames:
 
     def step(self,
         actions: Tensor, # [N] int64, the policy's moves
-        reply: Callable[[Boards], Tensor], # chooses the moves of the other side
+        reply: Callable[[Boards, Tensor], Tensor], # chooses the other side's moves, given positions and the [N] bool mask of the games they are of
         generator: torch.Generator,
     ):
         "Play a move and the reply to it in every game; begin anew where a game is over."
         boards = self.boards.push(actions)
         on = boards.outcome() == 0
-        boards = put_rows(boards, on, boards[on].push(reply(boards[on])))
+        boards = put_rows(boards, on, boards[on].push(reply(boards[on], on)))
         self.age = self.age + 2
         over = (boards.outcome() != 0) | (self.age >= self.max_plies)
         self.boards = put_rows(boards, over, self._fresh(int(over.sum()), generator))

@@ -46,7 +46,7 @@ class TrainConfig:
     "What a run is. Same configuration, same machine: same bits."
     name: str = key("grpo", "the run is kept in runs/NAME")
     seed: int = key(0, "of weights, positions and moves")
-    steps: int = key(320, "optimiser steps of the whole run; the learning rate falls to 0 over them")
+    steps: int = key(300, "optimiser steps of the whole run; the learning rate falls to 0 over them")
     minutes: float = key(0.0, "stop here if the steps are not done; 0 = no limit")
     batch: int = key(256, "positions a step (B)")
     group: int = key(8, "sampled moves or games a position (G)")
@@ -61,7 +61,7 @@ class TrainConfig:
     advantage_scale: str = key("batch", "none, group or batch: whose standard deviation divides the advantages")
     clip: float = key(0.2, "ratios beyond 1 ± clip earn nothing more")
     kl_coef: float = key(0.0, "weight of the KL to the starting policy")
-    entropy_coef: float = key(0.01, "weight of the exact entropy")
+    entropy_coef: float = key(0.2, "weight of the exact entropy")
     updates: int = key(1, "optimiser steps a rollout")
     learning_rate: float = key(1e-3, "of AdamW, at its highest")
     warmup: int = key(10, "steps over which the learning rate rises")
@@ -168,10 +168,10 @@ class Trainer:
         self.policy.train(how.dropout)
         return sample(self.policy, boards.to(c.device), self.engine, moves or self.moves, c.group, c.depth, how.temperature, c.search_depth, reward_named(c.reward))
 
-    def _reply(self, boards: Boards) -> Tensor:
-        "The other side's moves in the live games that go on: at random, or the policy's own."
+    def _reply(self, boards: Boards, games: Tensor) -> Tensor:
+        "The other side's moves in some of the live games: at random, or the policy's own."
         actions = random_actions(boards.legal_mask(), self.games)
-        own = ~self.against_random[self._on]
+        own = ~self.against_random[games]
         if own.any():
             with torch.no_grad(): lp = self.policy.eval().log_probs(boards[own].to(self.config.device), self.config.temperature)
             actions[own] = sample_actions(lp, 1, self.moves)[:, 0].to(actions.device)
@@ -199,9 +199,7 @@ class Trainer:
             terms = self._update(r, counts, advantages); first = first or terms
         clock.append(time.perf_counter())
         if len(self.live.boards):
-            actions = r.actions[:len(self.live.boards), 0, 0].cpu()
-            self._on = self.live.boards.push(actions).outcome() == 0
-            self.live.step(actions, self._reply, self.games)
+            self.live.step(r.actions[:len(self.live.boards), 0, 0].cpu(), self._reply, self.games)
         self.done += 1
         seconds = [b - a for a, b in zip(clock, clock[1:])]
         return self._metrics(r, counts, advantages, first) | {"time/positions": seconds[0], "time/policy": seconds[1] - r.waited, "time/engine": r.waited, "time/learn": seconds[2]}
