@@ -425,12 +425,14 @@ def write_report(result: RunResult, rows: list[dict], config: TrainConfig):
     show = won[len(won) // 2] if won else result.games[0] if result.games else None
     game = replay_html(show.moves, f"{show.white} - {show.black}: {show.why}, after the {show.opening.name}", len(show.opening.moves)) if show else ""
     seconds = {k: sum(r.get(f"time/{k}", 0) for r in rows) for k in ("positions", "policy", "engine", "learn")}
-    summary = (f"{result.steps} steps of {config.batch} positions with {config.group} sampled moves each, scored by Stockfish at depth {config.search_depth}. "
-               f"Seconds: " + ", ".join(f"{k} {v:.0f}" for k, v in seconds.items()) + ("." if result.complete else ". The run was stopped before its end."))
+    states = config.batch * sum("entropy" in r for r in rows)
+    speed = {"sampling": states / max(1e-9, seconds["policy"] + seconds["engine"]), "learning": states / max(1e-9, seconds["learn"])}
+    summary = (f"{result.steps} steps of {config.batch} positions with {config.group} sampled moves each, scored by Stockfish at depth {config.search_depth}. Seconds: finding positions {seconds['positions']:.0f}, choosing moves {seconds['policy']:.0f}, "
+               f"waiting for the engine {seconds['engine']:.0f}, learning {seconds['learn']:.0f}; that is {speed['sampling']:.0f} positions a second in sampling and {speed['learning']:.0f} in learning." + ("" if result.complete else " The run was stopped before its end."))
     page = report_html(f"chess_grpo: {result.folder.name}", summary, result.table(), figure, result.changes, game, asdict(config))
     write_whole(result.folder/"report.html", lambda p: p.write_text(page))
     figures = {w: {k: v for k, v in asdict(q).items() if k not in ("losses", "choices")} for w, q in (("before", result.before), ("after", result.after))}
-    figures |= {"matches": {k: asdict(m) for k, m in result.matches.items()}, "steps": result.steps, "complete": result.complete, "seconds": seconds}
+    figures |= {"matches": {k: asdict(m) for k, m in result.matches.items()}, "steps": result.steps, "complete": result.complete, "seconds": seconds, "positions_a_second": speed}
     write_whole(result.folder/"summary.json", lambda p: p.write_text(json.dumps(figures, indent=1) + "\n"))
 
 # %% ../nbs/api/10_train.ipynb #2feff93d
