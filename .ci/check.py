@@ -21,7 +21,9 @@ LIBRARY = ROOT/"chess_grpo"
 
 def readme() -> str:
     "README.md, as nbs/index.ipynb makes it; its pictures lie in nbs/images."
-    text, _ = MarkdownExporter().from_filename(str(ROOT/"nbs/index.ipynb"))
+    notebook = nbformat.read(ROOT/"nbs/index.ipynb", 4)
+    notebook.metadata.language_info = {"name": "python"}
+    text, _ = MarkdownExporter().from_notebook_node(notebook)
     return text.strip().replace("](images/", "](nbs/images/") + "\n"
 
 
