@@ -245,7 +245,7 @@ class Boards:
     def from_fens(cls,
         fens: Sequence[str], # valid positions
         device: str = "cpu", # where the tensors live
-        history: int = 0, # how many earlier positions to remember; 150 is enough for every rule
+        history: int = 0, # how many positions to remember, the present one among them; 150 is enough for every rule
     ) -> "Boards":
         "Read positions; an invalid one raises `UserError`."
         boards = [_read_fen(f) for f in fens]
@@ -298,6 +298,7 @@ def _read_fen(fen: str) -> chess.Board:
 
 # %% ../nbs/api/00_board.ipynb #75e31fdd
 def _cached(self: Boards) -> Legal:
+    "Legal moves by plane, checks and attacks, computed once a batch."
     if "_legal" not in self.__dict__:
         t = _tables(self.device)
         bits, castling, ep = self.bits.T, self.castling, self.ep
@@ -441,7 +442,7 @@ def _squares(
     "What stands on each square, a1 first."
     on = _unpacked(self.bits.T, _tables(self.device)).view(-1, 8, 64)
     kind = (on[:, :6] * torch.arange(1, 7, device=on.device, dtype=torch.uint8)[:, None]).sum(1, dtype=torch.uint8)
-    return kind + on[:, 7] * 6
+    return kind + on[:, 7].byte() * 6
 
 def _fens(self: Boards) -> list[str]:
     "The positions as FEN, as python-chess writes them."

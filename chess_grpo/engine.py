@@ -104,15 +104,15 @@ class _Unit:
     answers: list = field(default_factory=list)
     failures: int = 0
 
-    def commands(self, current_multipv: int) -> list[bytes]:
+    def commands(self, current_multipv: int | None) -> list[bytes]:
         head = "ucinewgame\n" + (f"setoption name MultiPV value {self.multipv}\n" if self.multipv != current_multipv else "")
         out = [f"position fen {f}\n{self.go}\n" for f in self.fens]
         return [(head + out[0]).encode()] + [x.encode() for x in out[1:]]
 
 class _Call:
     "One request to the pool: done when all its units are."
-    def __init__(self, n: int, units: int):
-        self.results, self.left, self.error, self.done, self.lock = [None] * n, units, None, threading.Event(), threading.Lock()
+    def __init__(self, n: int, units: int, closed: threading.Event):
+        self.results, self.left, self.error, self.done, self.lock, self.closed = [None] * n, units, None, threading.Event(), threading.Lock(), closed
         if not units: self.done.set()
 
     def finish(self, unit: _Unit):
@@ -128,7 +128,8 @@ class _Call:
 
     def wait(self) -> list: # what `parse_answer` gives, one a position
         try:
-            while not self.done.wait(0.5): pass          # short waits, so that an interrupt gets through
+            while not self.done.wait(0.5):               # short waits, so that an interrupt gets through
+                if self.closed.is_set() and not self.done.is_set(): self.fail(EngineError("The EnginePool was closed before this request was answered."))
         except BaseException:
             self.fail(EngineError("The request was interrupted.")); raise
         if self.error: raise self.error
@@ -143,13 +144,14 @@ class _Process:
     AHEAD = 8                                                           # searches written before the first is answered
 
     def __init__(self, path: str, options: dict, deadline: float):
-        self.deadline, self.buffer, self.multipv = deadline, b"", 1
+        self.deadline, self.buffer, self.multipv = deadline, b"", None      # None = not set yet
         self.asked: deque = deque()                                     # units in the order of their searches
         self.p = subprocess.Popen([path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0, start_new_session=True)
         try:
             self._write(b"uci\n" + b"".join(f"setoption name {k} value {v}\n".encode() for k, v in options.items()) + b"isready\n")
             hello = self._until(b"readyok")
-        except _Fault:
+            if b"No such option" in hello: raise UserError(f"{path} does not know one of the options {', '.join(options)}: correct it or leave it out.")
+        except (_Fault, UserError):
             self.kill(); raise
         names = [l[8:] for l in hello.decode("ascii", "replace").split("\n") if l.startswith("id name ")]
         self.name = names[0].strip() if names else path
@@ -169,7 +171,7 @@ class _Process:
                 text, self.buffer = self.buffer[:end], self.buffer[end+1:]
                 return text
             ready, _, _ = select.select([self.p.stdout], [], [], max(0, give_up - time.monotonic()))
-            if not ready: raise _Fault(f"the engine said nothing for {self.deadline:g} s")
+            if not ready: raise _Fault(f"the engine gave no answer within {self.deadline:g} s")
             data = os.read(self.p.stdout.fileno(), 1 << 16)
             if not data: raise _Fault("the engine ended")
             self.buffer += data
@@ -196,9 +198,10 @@ class EnginePool:
         path: str | None = None, # the engine's binary, None = find Stockfish
         hash_mb: int = 1, # a process; small is quick to clear
         options: dict | None = None, # more UCI options, such as {"Skill Level": 2}
-        deadline: float = 30, # seconds of silence after which an engine counts as frozen
+        deadline: float = 30, # seconds a search may take before the engine counts as frozen
         retries: int = 3, # how often a unit of work may fail before EngineError
     ):
+        if processes < 0: raise UserError(f"processes is {processes}; it must be 0 (one a core) or more.")
         self.path, self.deadline, self.retries = path or find_stockfish(), deadline, retries
         self.options = {"Threads": 1, "Hash": hash_mb, **(options or {})}
         self.work: queue.SimpleQueue = queue.SimpleQueue()
@@ -209,9 +212,10 @@ class EnginePool:
         self.name = first.name
         n = processes or os.cpu_count() or 1
         self.pids = [first.p.pid] + [0] * (n - 1)        # of the processes now at work, 0 = not started yet
-        self.threads = [threading.Thread(target=_serve, args=(weakref.proxy(self), i, self.work, self.closed, None if i else first), daemon=True) for i in range(n)]
+        self.live = [first] + [None] * (n - 1)           # the processes themselves
+        self.threads = [threading.Thread(target=_serve, args=(weakref.proxy(self), i, self.work, self.closed, self.live), daemon=True) for i in range(n)]
         for t in self.threads: t.start()
-        self._finalizer = weakref.finalize(self, _stop, self.work, self.closed, self.threads)
+        self._finalizer = weakref.finalize(self, _stop, self.work, self.closed, self.threads, self.live)
 
     def __enter__(self): return self
     def __exit__(self, *_): self.close()
@@ -221,23 +225,24 @@ class EnginePool:
         self._finalizer()
 
     def submit(self,
-        fens: Sequence[str], # positions; a finished game gets its true score
+        fens: Sequence[str], # positions; mate and stalemate get their true score, games over by another rule do not
         go: str = "go depth 4", # the UCI search command
         units: Sequence[int] | None = None, # positions with the same number share a hash that was cleared before; None = each its own
         multipv: int = 1, # lines a position
     ) -> _Call: # .wait() gives the answers of `parse_answer`, one a position
         "Start searching; the caller goes on meanwhile."
         if self.closed.is_set(): raise UserError("This EnginePool is closed: open a new one.")
+        if isinstance(units, Tensor): units = units.tolist()
         groups: dict = {}
         for i, (fen, u) in enumerate(zip(fens, units if units is not None else fens, strict=True)):
             groups.setdefault(u, {}).setdefault(fen, []).append(i)
-        call = _Call(len(fens), len(groups))
+        call = _Call(len(fens), len(groups), self.closed)
         for members in groups.values():
             order = sorted(members)
             self.work.put(_Unit(order, go, multipv, call, [members[f] for f in order]))
         return call
 
-    def search(self, fens, go="go depth 4", units=None, multipv=1) -> list:
+    def search(self, fens, go="go depth 4", units=None, multipv=1) -> list: # N answers of `parse_answer`, the side to move's view
         "`submit` and wait."
         return self.submit(fens, go, units, multipv).wait()
 
@@ -246,7 +251,7 @@ class EnginePool:
         depth: int = 4, # plies of search
         units: Sequence[int] | None = None, # as in `submit`
     ) -> Scores: # [N], the side to move's view
-        "Evaluate positions: a pure function of each unit of positions, the depth and the engine's version."
+        "Evaluate positions: a pure function of each unit of positions, the depth, the engine's version and the pool's hash and options."
         return as_scores(self.search(fens, f"go depth {depth}", units))
 
     def best_moves(self,
@@ -271,31 +276,35 @@ def as_scores(answers: list) -> Scores:
 # %% ../nbs/api/01_engine.ipynb #955f58a6
 _END = object()                                    # tells a thread to stop
 
-def _serve(pool, slot, work, closed, process):
+def _serve(pool, slot, work, closed, live):
     "The thread of one process: feed it, collect, replace it when it fails."
     todo: deque = deque()                          # (unit, command) not yet written
     spawn_failures = 0
-    while not closed.is_set():
-        try:
-            process = process or _Process(pool.path, pool.options, pool.deadline)
-            pool.pids[slot], spawn_failures = process.p.pid, 0
-            if not _fill(todo, work, process): break
-            if not process.asked: continue
-            unit = process.answer()
-            pool.evaluated += 1
-            if len(unit.answers) == len(unit.fens): unit.call.finish(unit)
-        except (_Fault, OSError) as fault:
-            if process: _recover(pool, work, process, todo, fault)
-            else:                                  # no new process could be started
-                spawn_failures += 1
-                if spawn_failures >= pool.retries: _refuse(work, fault)
-            process = None
-        except ReferenceError: break               # the pool is gone
-    if process: process.kill()
+    try:
+        while not closed.is_set():
+            process = live[slot]
+            try:
+                if process is None: process = live[slot] = _Process(pool.path, pool.options, pool.deadline)
+                pool.pids[slot], spawn_failures = process.p.pid, 0
+                if not _fill(todo, work, process, len(live)): break
+                if not process.asked: continue
+                unit = process.answer()
+                pool.evaluated += 1
+                if len(unit.answers) == len(unit.fens): unit.call.finish(unit)
+            except (_Fault, OSError, ValueError) as fault:
+                if closed.is_set(): break
+                live[slot], pool.pids[slot] = None, 0
+                if process: _recover(pool, work, process, todo, fault); continue
+                spawn_failures += 1                # no new process could be started: others go on, and so do we after a while
+                if spawn_failures >= pool.retries and not any(live): _refuse(work, fault)
+                else: closed.wait(min(5, 0.1 * 2 ** spawn_failures))
+    except ReferenceError: pass                    # the pool is gone
+    finally:
+        if live[slot]: live[slot].kill()
 
-def _fill(todo, work, process) -> bool:
+def _fill(todo, work, process, processes: int) -> bool:
     "Write searches ahead, waiting for work only when there is nothing to collect; False = the pool is closing."
-    while len(todo) + len(process.asked) < process.AHEAD:
+    while len(todo) + len(process.asked) < min(process.AHEAD, 1 + work.qsize() // processes):      # leave the last ones to whoever is idle
         idle = not todo and not process.asked
         try: unit = work.get(block=idle)
         except queue.Empty: break
@@ -322,8 +331,11 @@ def _refuse(work, error):
     if unit is _END: work.put(_END)
     else: unit.call.fail(EngineError(f"The engine cannot be started any more ({error}); {unit.fens[0]} has no score."))
 
-def _stop(work, closed, threads):
+def _stop(work, closed, threads, live):
+    "Kill the processes; their threads notice."
     closed.set()
+    for process in live:
+        if process: process.p.kill()
     for _ in threads: work.put(_END)
     for t in threads:
         if t is not threading.current_thread(): t.join(5)

@@ -29,7 +29,8 @@ class Rollout:
     actions: Tensor      # [B,G,T] int64, index into MOVES; 0 where the mask is False
     log_probs: Tensor    # [B,G,T] float32, of the action under the policy that sampled, at the sampling temperature
     rewards: Tensor      # [B,G,T] float32, of the position after the move, the mover's view
-    scores: Scores       # [B,G,T] what the engine said of the same position, the mover's view, for logs
+    scores: Scores       # [B,G,T] on the CPU: the engine's word on the same position, the mover's view; a draw if the game is over so, or if
+                         # the starts came with a history and the position has been on the board before, as engines count it
     mask: Tensor         # [B,G,T] bool, True = the ply was played
     temperature: float   # at which the actions were drawn
     waited: float        # seconds spent waiting for the engine after the last move was chosen
@@ -89,7 +90,7 @@ def _put(into: Scores, at: tuple, scores: Scores):
     for name in ("cp", "mate", "moves"): getattr(into, name)[at] = getattr(scores, name)
 
 def _ask(engine: EnginePool, boards: Boards, unit: Tensor, depth: int) -> Callable[[], Scores]:
-    "Start scoring; the function that comes back waits. Games that are over get their true score without the engine, and so do repetitions."
+    "Start scoring; the function that comes back waits. Games that are over get their true score without the engine; a position that has been on the board before counts as a draw."
     outcome = boards.outcome().cpu()
     on = ((outcome == 0) & (boards.repetitions().cpu() < 2)).nonzero()[:, 0]
     call = engine.submit(boards[on.to(boards.turn.device)].fens(), f"go depth {depth}", unit.cpu()[on].tolist())

@@ -28,7 +28,7 @@ from tqdm.auto import tqdm
 
 from .board import MOVES, Boards, random_actions
 from .core import UserError, generator
-from .engine import EngineError, EnginePool, find_stockfish
+from .engine import EngineError, EnginePool
 from .loss import LossConfig, group_advantages, grpo_loss, masked_mean
 from .play import MatchResult, PolicyPlayer, Quality, RandomPlayer, match_result, move_quality, play_match
 from .policy import Policy, PolicyConfig, config_from, entropy, load_policy, load_weights, new_policy, sample_actions, save_policy, write_whole
@@ -365,14 +365,14 @@ def train(
     progress: bool = True, # show bars and print what happens
 ) -> RunResult:
     "Run GRPO: preflight, steps, checkpoints, report."
-    find_stockfish()
-    folder = Path(resume) if resume else new_folder(check_config(config).name, Path(root))
-    if not resume: write_whole(folder/"config.json", lambda p: p.write_text(json.dumps(asdict(config), indent=1) + "\n"))
     say = tqdm.write if progress else (lambda text: None)
+    check_config(config)
     with EnginePool(config.processes) as engine, StopSignal() as stop:
         trainer = Trainer(config, engine)
-        if resume: trainer.load(folder/"state.safetensors")
-        if not resume and config.preflight != "off": say(str(preflight(trainer)))
+        if resume: trainer.load(Path(resume)/"state.safetensors")
+        elif config.preflight != "off": say(str(preflight(trainer)))
+        folder = Path(resume) if resume else new_folder(config.name, Path(root))
+        write_whole(folder/"config.json", lambda p: p.write_text(json.dumps(asdict(config), indent=1) + "\n"))
         log = Log(folder, config, trainer.done)
         try: _steps(trainer, log, folder, stop, progress)
         except (EngineError, UserError):
