@@ -94,8 +94,12 @@ def check_config(c: TrainConfig) -> TrainConfig:
     "Refuse what cannot work, in one sentence."
     def need(ok, sentence):
         if not ok: raise UserError(sentence)
-    for k in ("steps", "batch", "group", "depth", "updates", "search_depth", "eval_every", "save_every"): need(getattr(c, k) >= 1, f"{k} is {getattr(c, k)}; it must be at least 1.")
+    for k in ("steps", "batch", "group", "depth", "updates", "search_depth", "eval_every", "save_every", "width", "layers", "heads", "expansion"): need(getattr(c, k) >= 1, f"{k} is {getattr(c, k)}; it must be at least 1.")
     for k in ("live", "endings", "live_random"): need(0 <= getattr(c, k) <= 1, f"{k} is {getattr(c, k)}; it is a share and must be between 0 and 1.")
+    for k in ("minutes", "match_openings", "processes", "warmup", "weight_decay"): need(getattr(c, k) >= 0, f"{k} is {getattr(c, k)}; it must not be negative.")
+    need(c.learning_rate > 0, f"learning_rate is {c.learning_rate}; it must be above 0.")
+    need(0 <= c.dropout < 1, f"dropout is {c.dropout}; it must be at least 0 and below 1.")
+    need(0 <= c.seed < 2**31, f"seed is {c.seed}; it must be between 0 and 2147483647.")
     need(c.group >= 2, "group is 1; a group needs two members, or every advantage is 0.")
     need(c.temperature > 0, f"temperature is {c.temperature}; it must be above 0.")
     need(c.advantage_scale in ("none", "group", "batch"), f"There is no advantage_scale {c.advantage_scale!r}; choose none, group or batch.")
@@ -262,7 +266,7 @@ def _load(self: Trainer, path: Path):
         with safe_open(path, "pt") as f: header, tensors = f.metadata() or {}, {k: f.get_tensor(k) for k in f.keys()}
     except SafetensorError as e: raise UserError(f"{path} is not a whole checkpoint ({e}).") from None
     part = lambda name: {k[len(name) + 1:]: v for k, v in tensors.items() if k.startswith(name + ".")}
-    if "step" not in header or not part("adam"): raise UserError(f"{path} is not the checkpoint of a run; give the folder that chess-grpo train made.")
+    if "step" not in header or not part("policy"): raise UserError(f"{path} is not the checkpoint of a run; give the folder that chess-grpo train made.")
     load_weights(self.policy, part("policy"), str(path))
     adam: dict = {}
     for k, v in part("adam").items():
