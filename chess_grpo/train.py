@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['METRICS', 'AGAIN', 'key', 'TrainConfig', 'check_config', 'Trainer', 'preflight', 'StopSignal', 'new_folder',
-           'logged_in', 'Log', 'read_metrics', 'quality_row', 'RunResult', 'train', 'write_report', 'read_config',
+           'logged_in', 'Log', 'read_metrics', 'quality_row', 'RunResult', 'read_config', 'train', 'write_report',
            'main']
 
 # %% ../nbs/api/10_train.ipynb #53c6226b
@@ -370,15 +370,27 @@ class RunResult:
         width = [max(len(r[i]) for r in [head, *rows]) for i in range(3)]
         return "\n".join("  ".join(c.ljust(w) for c, w in zip(r, width)).rstrip() for r in [head, *rows])
 
+AGAIN = ("steps", "minutes", "processes", "wandb")    # what a resumed run may be given anew
+
+def read_config(folder: Path) -> TrainConfig:
+    "The configuration of a run."
+    path = folder/"config.json"
+    if not path.is_file() or not (folder/"state.safetensors").is_file(): raise UserError(f"{folder} holds no run that can be resumed: it must contain config.json and state.safetensors.")
+    try: return config_from(TrainConfig, json.loads(path.read_text()), str(path))
+    except json.JSONDecodeError as e: raise UserError(f"{path} is not JSON ({e}).") from None
+
 def train(
-    config: TrainConfig = TrainConfig(),
-    resume: str | Path | None = None, # the folder of a run to go on with; its own configuration is used
+    config: TrainConfig | None = None, # None = the defaults, or those of the resumed run
+    resume: str | Path | None = None, # the folder of a run to go on with; of its configuration only AGAIN may be given anew
     root: str | Path = "runs", # where a new run's folder is made
     progress: bool = True, # show bars and print what happens
 ) -> RunResult:
     "Run GRPO: preflight, steps, checkpoints, report."
     say = tqdm.write if progress else (lambda text: None)
-    check_config(config)
+    kept = read_config(Path(resume)) if resume else TrainConfig()
+    config = check_config(config or kept)
+    other = [f.name for f in fields(TrainConfig) if resume and f.name not in AGAIN and getattr(config, f.name) != getattr(kept, f.name)]
+    if other: raise UserError(f"{other[0]} cannot be changed when a run is resumed; {', '.join(AGAIN)} can.")
     with EnginePool(config.processes) as engine, StopSignal() as stop:
         trainer = Trainer(config, engine)
         if resume: trainer.load(Path(resume)/"state.safetensors")
@@ -469,15 +481,6 @@ def _yes_no(text: str) -> bool:
     if text.lower() in ("true", "yes", "1"): return True
     if text.lower() in ("false", "no", "0"): return False
     raise argparse.ArgumentTypeError(f"{text!r} is neither yes nor no")
-
-AGAIN = ("steps", "minutes", "processes", "wandb")    # what a resumed run may be given anew
-
-def read_config(folder: Path) -> TrainConfig:
-    "The configuration of a run."
-    path = folder/"config.json"
-    if not path.is_file() or not (folder/"state.safetensors").is_file(): raise UserError(f"{folder} holds no run that can be resumed: it must contain config.json and state.safetensors.")
-    try: return config_from(TrainConfig, json.loads(path.read_text()), str(path))
-    except json.JSONDecodeError as e: raise UserError(f"{path} is not JSON ({e}).") from None
 
 def _train_command(args, given: set[str]):
     config = TrainConfig(**{f.name: getattr(args, f.name) for f in fields(TrainConfig)})
