@@ -7,6 +7,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 TORCH := $(shell grep '^torch==' constraints.txt)
 CPU_TORCH := --index-url https://download.pytorch.org/whl/cpu
+VENV = $(shell $(PYTHON) -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])' 2>/dev/null)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: train test setup stockfish export clean
@@ -17,19 +18,20 @@ train: setup
 test: setup
 	$(BIN)/python .ci/check.py $(ARGS)
 
-setup: .venv/installed stockfish
+setup: stockfish .venv/installed
 
 export: setup
 	$(BIN)/python .ci/check.py --export
 
 .venv/bin/python:
+	@command -v $(PYTHON) >/dev/null || { echo "There is no $(PYTHON): install Python 3.11 or later (Debian, Ubuntu: apt-get install python3), or name one with: make setup PYTHON=python3.12"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "chess_grpo needs Python 3.11 or later; name one with: make setup PYTHON=python3.12"; exit 1; }
 	@$(PYTHON) -m venv .venv >/dev/null 2>&1 || { rm -rf .venv; \
-	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then apt-get update -qq && apt-get install -y -qq python3-venv >/dev/null && $(PYTHON) -m venv .venv; \
-	  else echo "Python's venv is missing: run 'sudo apt-get install python3-venv' and try again."; exit 1; fi; }
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then apt-get update -qq && apt-get install -y -qq $(VENV) >/dev/null && $(PYTHON) -m venv .venv; \
+	  else echo "Python's venv is missing: run 'sudo apt-get install $(VENV)' and try again."; exit 1; fi; }
 
 # Without a torch, "pip install torch" on Linux takes several GB of CUDA packages; a dry run tells whether this machine's index would.
-.venv/installed: .venv/bin/python settings.ini setup.py constraints.txt
+.venv/installed: .venv/bin/python settings.ini setup.py constraints.txt | stockfish
 	@echo "setting up .venv (a few minutes the first time)"
 	@$(BIN)/python -c 'import torch' 2>/dev/null || { \
 	  if [ -z "$(CUDA)" ] && $(PIP) install --dry-run --report - '$(TORCH)' 2>/dev/null | grep -q '"nvidia-\|"name": "triton"'; \

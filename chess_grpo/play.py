@@ -9,7 +9,7 @@ __all__ = ['Player', 'RandomPlayer', 'PolicyPlayer', 'EnginePlayer', 'Game', 'pl
 # %% ../nbs/api/08_play.ipynb #f8c6c24a
 import math
 from dataclasses import dataclass
-from typing import Protocol, Sequence
+from typing import Callable, Protocol, Sequence
 
 import chess
 import chess.pgn
@@ -89,7 +89,8 @@ def play_match(
     openings: Sequence[Opening], # each played twice, `a` as White first
     max_plies: int = 400, # after the opening; longer games count as draws
     progress: bool = False, # show a bar
-) -> list[Game]: # two an opening
+    stop: Callable[[], bool] = lambda: False, # asked before each ply; True = break the match off
+) -> list[Game]: # two an opening; none if it was broken off, for the games that end early are not a fair sample
     "Play a match."
     boards = Boards.from_fens([o.fen for o in openings for _ in range(2)], history=150)
     a_white = torch.tensor([i % 2 == 0 for i in range(len(boards))])
@@ -97,6 +98,7 @@ def play_match(
     bar = tqdm(total=len(boards), desc=f"{a.name} - {b.name}", disable=not progress)
     for _ in range(max_plies):
         if not len(live): break
+        if stop(): bar.close(); return []
         actions, mine = torch.zeros(len(live), dtype=torch.int64), boards.turn == a_white[live]
         for player, turn in ((a, mine), (b, ~mine)):
             if turn.any(): actions[turn] = player.choose(boards[turn])
@@ -132,6 +134,7 @@ def match_result(
     z: float = 1.96, # 95%
 ) -> MatchResult:
     "Wins, draws, losses and the share of the points with its interval."
+    if not games: raise UserError("A match without games has no result.")
     results = [g.result if g.white == name else 1 - g.result for g in games]
     pairs = [sum(results[i:i+2]) / len(results[i:i+2]) for i in range(0, len(results), 2)]
     n, p = len(pairs), sum(pairs) / len(pairs)
@@ -149,7 +152,7 @@ class Quality:
     expected_interval: tuple[float, float]
     cp_loss: float                                # the same in centipawns clipped to ±1000
     cp_interval: tuple[float, float]
-    agreement: float                              # share in which no move is better than the chosen one
+    agreement: float                              # share in which no move is better than the chosen one; a nearer mate is better
     agreement_interval: tuple[float, float]
     entropy: float                                # nats, mean
     by_phase: dict[str, float]                    # expected_loss in each phase
@@ -192,6 +195,6 @@ def quality_of(
     lost = lambda s: s.nan_to_num(-torch.inf).max(1).values - s.gather(1, choices[:, None])[:, 0]
     e, c = lost(labelled.expected), lost(labelled.cp)
     phase = {p: torch.tensor([q == p for q in labelled.phase]) for p in PHASES}
-    best = (e == 0).float()
+    best = (lost(labelled.order) == 0).float()
     return Quality(e.mean().item(), bootstrap(e), c.mean().item(), bootstrap(c), best.mean().item(), bootstrap(best), entropy,
                    {p: e[m].mean().item() for p, m in phase.items() if m.any()}, e, choices)

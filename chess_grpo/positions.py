@@ -9,6 +9,7 @@ __all__ = ['PHASES', 'STRONG', 'WEAK', 'HISTORY', 'piece_count', 'random_games',
 # %% ../nbs/api/04_positions.ipynb #56277c6e
 import json
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Callable, Sequence
 
@@ -79,12 +80,14 @@ WEAK = ("", "", "", "", "P", "N", "B", "PP")
 def random_endings(
     n: int, # how many
     generator: torch.Generator,
+    exclude: Tensor | None = None, # [K] keys of positions that must not be among them
 ) -> Boards: # [n] valid positions, the strong side to move, of either colour
     "One side is far ahead: mates to be found, and stalemates to be avoided."
     parts, found = [], 0
     while not parts or found < n:
         boards = _place(2 * n + 16, generator)
         boards = boards[(boards.outcome() == 0) & ~replace(boards, turn=~boards.turn).check]      # who has just moved is not in check
+        if exclude is not None: boards = boards[~torch.isin(boards.key(), exclude)]
         parts.append(boards); found += len(boards)
     return Boards.cat(parts)[:n]
 
@@ -123,7 +126,7 @@ class StartStream:
             g = torch.Generator().manual_seed(self.seed * 1_000_003 + block)
             n = self.batch * self.steps_a_block
             won = round(self.endings * n)
-            boards = Boards.cat([random_starts(n - won, g, self.exclude), random_endings(won, g)])
+            boards = Boards.cat([random_starts(n - won, g, self.exclude), random_endings(won, g, self.exclude)])
             object.__setattr__(self, "_block", (block, boards[torch.randperm(n, generator=g)]))
         return self._block[1][at * self.batch:(at + 1) * self.batch]
 
@@ -180,7 +183,7 @@ class LiveGames:
         on = boards.outcome() == 0
         boards = put_rows(boards, on, boards[on].push(reply(boards[on], on)))
         self.age = self.age + 2
-        over = (boards.outcome() != 0) | (self.age >= self.max_plies)
+        over = (boards.outcome() != 0) | (boards.halfmove >= 100) | (self.age >= self.max_plies)          # the engine counts 50 moves as a draw
         self.boards = put_rows(boards, over, self._fresh(int(over.sum()), generator))
         self.age = torch.where(over, 0, self.age)
 
@@ -206,14 +209,30 @@ def put_rows(
 class Labelled:
     "Positions with the score of every legal move, the mover's view."
     boards: Boards      # [N]
-    expected: Tensor    # [N,1968] float32 expected score after the move, nan where illegal
-    cp: Tensor          # [N,1968] float32 centipawns clipped to ±1000, mates ±1000, nan where illegal
+    scores: Scores      # [N,1968] after the move, the mover's view, 0 where illegal
     phase: list[str]    # [N]
 
     def __len__(self) -> int: return len(self.boards)
     def __getitem__(self, i) -> "Labelled":
         rows = torch.arange(len(self))[i].tolist()
-        return Labelled(self.boards[i], self.expected[i], self.cp[i], [self.phase[r] for r in rows])
+        return Labelled(self.boards[i], self.scores[i], [self.phase[r] for r in rows])
+
+    def _legal(self, x: Tensor) -> Tensor: return torch.where(self.boards.legal_mask(), x, torch.nan)
+
+    @cached_property
+    def expected(self) -> Tensor: # [N,1968] float32 in [-1,1], nan where illegal
+        "Expected scores; every mate is worth 1."
+        return self._legal(self.scores.expected())
+
+    @cached_property
+    def cp(self) -> Tensor: # [N,1968] float32, nan where illegal
+        "Centipawns clipped to ±1000, mates ±1000."
+        return self._legal(self.scores.centipawns().clamp(-1000, 1000))
+
+    @cached_property
+    def order(self) -> Tensor: # [N,1968] float32, nan where illegal
+        "Centipawns unclipped, and a nearer mate above a farther one: what \"best\" means."
+        return self._legal(self.scores.centipawns(1_000_000))
 
 def label(
     boards: Boards, # games not over
@@ -235,13 +254,13 @@ def load_labelled(
     "Read labelled positions; a record that lacks a legal move's score raises `UserError`."
     records = [json.loads(l) for l in Path(path or data_path("heldout.jsonl")).read_text().splitlines()]
     boards = Boards.from_fens([r["fen"] for r in records])
-    cp, mate = torch.full((len(records), len(MOVES)), torch.nan), torch.zeros(len(records), len(MOVES))
+    cp, mate, moves = torch.zeros(3, len(records), len(MOVES), dtype=torch.int32)
+    known = torch.zeros(len(records), len(MOVES), dtype=torch.bool)
     for i, r in enumerate(records):
         for uci, v in r["moves"].items():
-            mated = isinstance(v, str)
-            cp[i, ACTIONS[uci]] = 0 if mated else v
-            mate[i, ACTIONS[uci]] = (-1 if v.startswith("#-") else 1) if mated else 0
-    wrong = (cp.isfinite() != boards.legal_mask()).any(1).nonzero()[:, 0].tolist()
+            a = ACTIONS[uci]; known[i, a] = True
+            if isinstance(v, str): mate[i, a], moves[i, a] = -1 if v.startswith("#-") else 1, abs(int(v[1:]))
+            else: cp[i, a] = v
+    wrong = (known != boards.legal_mask()).any(1).nonzero()[:, 0].tolist()
     if wrong: raise UserError(f"The labels of {records[wrong[0]]['fen']} are not those of its legal moves ({len(wrong)} positions in all).")
-    expected = torch.where(mate == 0, Scores(cp, torch.zeros_like(cp), cp).expected(), torch.where(cp.isfinite(), mate, torch.nan))
-    return Labelled(boards, expected, torch.where(mate == 0, cp.clamp(-1000, 1000), 1000 * mate), [r["phase"] for r in records])
+    return Labelled(boards, Scores(cp, mate, moves), [r["phase"] for r in records])

@@ -40,7 +40,7 @@ def graded(
     scores: Scores, # [N], any view
     tail: float = 0.1, # weight of the part that never saturates
     mate: float = 1.0, # worth of a mate on the board; each move until it takes off a fifth
-) -> Tensor: # [N]
+) -> Tensor: # [N] within ±(1 + 0.42 + mate) for the default tail, the same view; no bound without a mate but that of asinh
     "The expected score, and more for a position that is more won, most for a mate that is near."
     tail_mated = tail * torch.asinh(torch.tensor(10_000 / 300)) + mate * 0.8 ** scores.moves
     return scores.expected() + torch.where(scores.mate == 0, tail * torch.asinh(scores.cp / 300), scores.mate * tail_mated)

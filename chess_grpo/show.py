@@ -15,7 +15,6 @@ from typing import Sequence
 
 import chess
 import chess.svg
-import matplotlib
 from matplotlib.figure import Figure
 
 # %% ../nbs/api/13_show.ipynb #a42cfc0a
