@@ -84,6 +84,7 @@ class TrainConfig:
     preflight: str = key("stop", "stop, warn or off: what to do when sampler and learner are not the same policy")
     eval_every: int = key(30, "steps between two looks at the held-out set")
     save_every: int = key(30, "steps between two checkpoints")
+    keep_every: int = key(0, "steps between two policies that are kept beside the last one, as policy_STEP.safetensors; 0 = none")
     match_openings: int = key(50, "openings of the match against a random mover, two games each; 0 = no match")
     processes: int = key(0, "Stockfish processes, 0 = one a core")
     device: str = key("cpu", "cpu or cuda")
@@ -104,7 +105,7 @@ def check_config(c: TrainConfig) -> TrainConfig:
         if not ok: raise UserError(sentence)
     for k in ("steps", "batch", "group", "depth", "updates", "search_depth", "eval_every", "save_every", "width", "layers", "heads", "expansion"): need(getattr(c, k) >= 1, f"{k} is {getattr(c, k)}; it must be at least 1.")
     for k in ("live", "endings", "live_random"): need(0 <= getattr(c, k) <= 1, f"{k} is {getattr(c, k)}; it is a share and must be between 0 and 1.")
-    for k in ("minutes", "match_openings", "processes", "warmup", "weight_decay"): need(getattr(c, k) >= 0, f"{k} is {getattr(c, k)}; it must not be negative.")
+    for k in ("minutes", "keep_every", "match_openings", "processes", "warmup", "weight_decay"): need(getattr(c, k) >= 0, f"{k} is {getattr(c, k)}; it must not be negative.")
     need(c.learning_rate > 0, f"learning_rate is {c.learning_rate}; it must be above 0.")
     need(0 <= c.dropout < 1, f"dropout is {c.dropout}; it must be at least 0 and below 1.")
     need(0 <= c.seed < 2**31, f"seed is {c.seed}; it must be between 0 and 2147483647.")
@@ -477,6 +478,7 @@ def _steps(trainer: Trainer, log: Log, folder: Path, stop: StopSignal, progress:
                 row |= quality_row(trainer.quality()); shown["held-out loss"] = f"{row['eval/expected_loss']:.3f}"
             log.write(row)
             if trainer.done % c.save_every == 0: trainer.save(folder)
+            if c.keep_every and trainer.done % c.keep_every == 0: save_policy(trainer.policy, folder/f"policy_{trainer.done:06d}.safetensors")
             bar.set_postfix(shown | {"reward": f"{row['train/own_reward']:+.2f}", "entropy": f"{row['entropy']:.2f}"}, refresh=False); bar.update()
 
 def _judge(trainer: Trainer, folder: Path) -> RunResult:
