@@ -4,18 +4,19 @@
 
 # %% auto #0
 __all__ = ['MOVES', 'ACTIONS', 'STEPS', 'JUMPS', 'RANK3', 'RANK7', 'RANK8', 'PIECES', 'N_TOKENS', 'action_of', 'Legal', 'Boards',
-           'random_actions', 'fuzz', 'perft']
+           'compile_rules', 'random_actions', 'fuzz', 'perft', 'load_perft', 'check_perft']
 
 # %% ../nbs/api/00_board.ipynb #deff1330
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import NamedTuple, Sequence
+from typing import Callable, NamedTuple, Sequence
 
 import chess
 import torch
 from torch import Tensor
+from tqdm.auto import tqdm
 
-from .core import UserError
+from .core import UserError, data_path
 
 # %% ../nbs/api/00_board.ipynb #f8a57d1e
 def _moves() -> list[str]:
@@ -65,7 +66,8 @@ class _Tables(NamedTuple):
     jback: Tensor                                       # [8,1]: where a jump can have started
     diagonal: Tensor                                    # [8,1] bool: is the direction diagonal
     unpack: Tensor                                      # [256] int64: a byte as eight bytes of 0 or 1
-    mask_index: Tensor                                  # [2,1968]: bit of the packed planes of each action, for Black and White to move
+    byte: Tensor                                        # [2,1968]: byte of the packed planes of each action, for Black and White to move
+    bit: Tensor                                         # [1968,1] uint8: its bit in that byte
     start: Tensor; end: Tensor; promotion: Tensor       # [1968]: from-square, to-square, piece type of each action
     flip: Tensor                                        # [1968]: the action with the ranks mirrored
 
@@ -75,8 +77,7 @@ def _plane_bit(uci: str) -> int:
     move = chess.Move.from_uci(uci)
     df = chess.square_file(move.to_square) - chess.square_file(move.from_square)
     dr = chess.square_rank(move.to_square) - chess.square_rank(move.from_square)
-    if move.promotion:                                   # a promotion downwards never happens: point at an empty bit
-        return (65 + df) * 64 + (move.from_square if dr > 0 else 0)
+    if move.promotion: return (65 + df) * 64 + move.from_square         # downwards there is none: those bits stay empty
     if (df, dr) in JUMPS: return (56 + JUMPS.index((df, dr))) * 64 + move.from_square
     k = max(abs(df), abs(dr))
     return (8 * (k-1) + STEPS.index((df//k, dr//k))) * 64 + move.from_square
@@ -99,7 +100,7 @@ def _tables(device: str) -> _Tables:
         jreach=t([_reach(*j) for j in JUMPS])[:, None], jback=t([_reach(-a, -b) for a, b in JUMPS])[:, None],
         diagonal=t([df * dr != 0 for df, dr in STEPS])[:, None],
         unpack=t([_int64(sum((i >> k & 1) << 8*k for k in range(8))) for i in range(256)]),
-        mask_index=t(torch.stack([bit[flip], bit])),
+        byte=t(torch.stack([bit[flip], bit]) // 8), bit=t((1 << bit % 8).to(torch.uint8)[:, None]),         # mirrored ranks share the bit
         start=t([m.from_square for m in moves]), end=t([m.to_square for m in moves]),
         promotion=t([m.promotion or 0 for m in moves]), flip=t(flip))
 
@@ -300,14 +301,36 @@ def _read_fen(fen: str) -> chess.Board:
 def _cached(self: Boards) -> Legal:
     "Legal moves by plane, checks and attacks, computed once a batch."
     if "_legal" not in self.__dict__:
-        t = _tables(self.device)
-        bits, castling, ep = self.bits.T, self.castling, self.ep
-        black = ~self.turn
-        both = torch.cat([bits, castling[None], ep[None]])
-        both = torch.where(black, _mirror_ranks(both), both)
-        own, opp = torch.where(black, both[7], both[6]), torch.where(black, both[6], both[7])
-        object.__setattr__(self, "_legal", _legal(torch.cat([both[:6], own[None], opp[None]]), both[8], both[9], t))
+        rules = _compiled if _compiled and len(self) > 1 else _rules
+        object.__setattr__(self, "_legal", rules(self.bits, self.turn, self.castling, self.ep, _tables(self.device)))
     return self._legal
+
+def _rules(bits: Tensor, turn: Tensor, castling: Tensor, ep: Tensor, t: _Tables) -> Legal:
+    "`_legal` for either side: with Black to move the ranks are mirrored."
+    both = torch.cat([bits.T, castling[None], ep[None]])
+    both = torch.where(turn, both, _mirror_ranks(both))
+    own, opp = torch.where(turn, both[6], both[7]), torch.where(turn, both[7], both[6])
+    return _legal(torch.cat([both[:6], own[None], opp[None]]), both[8], both[9], t)
+
+_compiled = None        # what `compile_rules` made of `_rules`
+
+def compile_rules(
+    on: bool = True, # False = back to eager
+    device: str = "cpu", # where the boards will be
+) -> str: # "" = compiled; else why not, and everything goes on in eager mode
+    "Compile the legal-move generator from now on: half a minute once, then a tenth of the time and the same bits."
+    global _compiled
+    _compiled = None
+    if not on: return "switched off"
+    boards = Boards.start(8, device=device)
+    args = boards.bits, boards.turn, boards.castling, boards.ep, _tables(boards.device)
+    try:
+        fast = torch.compile(_rules, dynamic=True)
+        same = all(torch.equal(a, b) for a, b in zip(fast(*args), _rules(*args)))
+    except RuntimeError as e: return f"torch.compile does not work here ({str(e).strip().splitlines()[0]}): install a C++ compiler, such as g++"
+    if not same: return "torch.compile gives other bits here"
+    _compiled = fast
+    return ""
 
 def _unpacked(
     x: Tensor, # [D,N] int64
@@ -320,11 +343,16 @@ def _legal_mask(
     self: Boards,
 ) -> Tensor: # [N,1968] bool, True = legal
     "Which actions are legal."
-    t = _tables(self.device)
-    bits = _unpacked(_cached(self).planes, t)
-    out = bits[:, t.mask_index[1]]
-    black = (~self.turn).nonzero()[:, 0]
-    out[black] = bits[black][:, t.mask_index[0]]
+    t, planes = _tables(self.device), _cached(self).planes
+    out = torch.empty(len(self), len(MOVES), dtype=torch.bool, device=planes.device)
+    white = -self.turn.to(torch.uint8)                                          # 255 = White to move
+    block = 256 if planes.device.type == "cpu" else max(1, len(self))
+    for i in range(0, len(self), block):
+        part = planes[:, i:i + block]
+        rows = part.contiguous().view(torch.uint8).view(67, -1, 8).transpose(1, 2).reshape(67 * 8, -1)      # [536,n]
+        x, black = rows.index_select(0, t.byte[1]), rows.index_select(0, t.byte[0])
+        x.bitwise_xor_(black).bitwise_and_(white[i:i + block]).bitwise_xor_(black).bitwise_and_(t.bit)      # a choice between the two without a branch
+        out[i:i + block].copy_(x.T)
     return out
 
 Boards.legal, Boards.legal_mask = _cached, _legal_mask
@@ -422,16 +450,29 @@ def _insufficient(self: Boards) -> Tensor: # [N] bool
 
 def _outcome(
     self: Boards,
+    claim_draw: bool = False, # True = the 50-move rule and threefold repetition are claimed where they can be
 ) -> Tensor: # [N] int64, a value of chess.Termination, 0 = the game goes on
     "How each game has ended, if it has."
     legal = self.legal()
     stuck = _or(legal.planes) == 0
-    out = torch.zeros_like(self.castling)
+    out = _claims(self) if claim_draw else torch.zeros_like(self.castling)
     for ended, why in ((self.repetitions() >= 5, chess.Termination.FIVEFOLD_REPETITION), (self.halfmove >= 150, chess.Termination.SEVENTYFIVE_MOVES),
                        (stuck, chess.Termination.STALEMATE), (_insufficient(self), chess.Termination.INSUFFICIENT_MATERIAL),
                        (stuck & legal.check, chess.Termination.CHECKMATE)):
         out = torch.where(ended, why.value, out)
     return out
+
+def _claims(self: Boards) -> Tensor: # [N] int64, FIFTY_MOVES, THREEFOLD_REPETITION or 0
+    "Draws that the side to move could claim, now or with its next move; meaningful where the game is not over otherwise."
+    twice = (self.keys.sort(1).values.diff() == 0) & (self.keys.sort(1).values[:, 1:] != 0)
+    near = ((self.halfmove >= 99) | twice.any(1)).nonzero()[:, 0]
+    fifty, three = self.halfmove >= 100, self.repetitions() >= 3
+    if len(near):
+        rows, actions = self[near].legal_mask().nonzero(as_tuple=True)
+        after = self[near[rows]].push(actions)
+        fifty[near[rows[(after.halfmove >= 100) & (_or(after.legal().planes) != 0)]]] = True
+        three[near[rows[after.repetitions() >= 3]]] = True
+    return torch.where(fifty, chess.Termination.FIFTY_MOVES.value, torch.where(three, chess.Termination.THREEFOLD_REPETITION.value, 0))
 
 Boards.outcome = _outcome
 
@@ -470,36 +511,51 @@ def random_actions(
     mask: Tensor, # [N,A] bool, True = legal; at least one in each row
     generator: torch.Generator, # on the mask's device
 ) -> Tensor: # [N] int64
-    "One legal action a row, all equally likely: the k-th legal one, for a random k."
-    count = mask.cumsum(1, dtype=torch.int16)
-    k = torch.rand(len(mask), 1, generator=generator, device=mask.device) * count[:, -1:]
-    return torch.searchsorted(count, k.to(torch.int16).clamp_max(count[:, -1:] - 1), right=True)[:, 0]
+    "One legal action a row, all equally likely: the k-th legal one, for a random k. Eight actions are counted at once, as the bytes of an int64."
+    words = torch.nn.functional.pad(mask, (0, -mask.shape[1] % 8)).view(torch.int64)
+    each = words * 0x0101010101010101 >> 56                                     # the sum of the eight bytes
+    count = each.cumsum(1)
+    k = (torch.rand(len(mask), 1, generator=generator, device=mask.device) * count[:, -1:]).long().clamp_max(count[:, -1:] - 1)
+    word = torch.searchsorted(count, k, right=True)
+    k = k - (count - each).gather(1, word)
+    inside = words.gather(1, word).view(torch.uint8).cumsum(1, dtype=torch.int64)
+    return 8 * word[:, 0] + (inside <= k).sum(1)
 
 def fuzz(
-    games: int, # how many random games, played in one batch
+    games: int, # how many games, played in one batch
     generator: torch.Generator, # chooses the moves
     plies: int = 400, # stop a game here at the latest
     device: str = "cpu", # where the tensors live
+    choose: Callable[["Boards", Tensor], Tensor] | None = None, # from boards and mask to actions, such as an engine's; None = at random
+    claims: bool = False, # compare claimed draws too; python-chess takes long over them
 ) -> int: # positions compared
-    "Play random games on tensors and on python-chess side by side; raise AssertionError at the first difference."
+    "Play games on tensors and on python-chess side by side; raise AssertionError at the first difference in legal moves, FEN, check or outcome."
     boards, twins, compared = Boards.start(games, device=device, history=150), [chess.Board() for _ in range(games)], 0
+    code = lambda end: end.termination.value if end else 0
     for _ in range(plies):
         mask, fens, outcome, check = boards.legal_mask(), boards.fens(), boards.outcome().tolist(), boards.check.tolist()
+        claim = boards.outcome(claim_draw=True).tolist() if claims else [0] * len(boards)
         for i, twin in enumerate(twins):
-            end = twin.outcome()
-            theirs = (twin.fen(), twin.is_check(), end.termination.value if end else 0, sorted(ACTIONS[m.uci()] for m in twin.legal_moves))
-            ours = (fens[i], check[i], outcome[i], mask[i].nonzero()[:, 0].tolist())
+            theirs = (twin.fen(), twin.is_check(), code(twin.outcome()), sorted(ACTIONS[m.uci()] for m in twin.legal_moves), code(twin.outcome(claim_draw=True)) if claims else 0)
+            ours = (fens[i], check[i], outcome[i], mask[i].nonzero()[:, 0].tolist(), claim[i])
             assert ours == theirs, f"they differ at {twin.fen()}: {ours} is not {theirs}"
         compared += len(twins)
         on = [i for i, o in enumerate(outcome) if not o]
         if not on: break
         keep = torch.tensor(on, device=boards.turn.device)
-        actions = random_actions(mask[keep], generator)
-        boards, twins = boards[keep].push(actions), [twins[i] for i in on]
+        boards, twins = boards[keep], [twins[i] for i in on]
+        actions = choose(boards, mask[keep]) if choose else random_actions(mask[keep], generator)
+        boards = boards.push(actions)
         for twin, a in zip(twins, actions.tolist()): twin.push_uci(MOVES[a])
     return compared
 
-# %% ../nbs/api/00_board.ipynb #296489bc
+# %% ../nbs/api/00_board.ipynb #ff446c80
+def _count_bits(x: Tensor) -> Tensor:
+    "How many bits of each int64 are set (chessprogramming.org/Population_Count)."
+    x = x - (x >> 1 & 0x5555555555555555)
+    x = (x & 0x3333333333333333) + (x >> 2 & 0x3333333333333333)
+    return ((x + (x >> 4)) & 0x0F0F0F0F0F0F0F0F) * 0x0101010101010101 >> 56
+
 def perft(
     fen: str, # where to start
     depth: int, # plies
@@ -507,11 +563,34 @@ def perft(
 ) -> int:
     "How many sequences of `depth` legal moves there are (chessprogramming.org/Perft)."
     def count(boards: Boards, depth: int) -> int:
-        mask = boards.legal_mask()
-        if depth == 1: return int(mask.sum())
-        rows, actions = mask.nonzero(as_tuple=True)
+        if depth == 1: return int(_count_bits(boards.legal().planes).sum()) + 3 * int(_count_bits(boards.legal().planes[64:]).sum())      # a promotion is four moves
+        rows, actions = boards.legal_mask().nonzero(as_tuple=True)
         return sum(count(boards[r].push(a), depth - 1) for r, a in zip(rows.split(batch), actions.split(batch)))
     return count(Boards.from_fens([fen]), depth) if depth else 1
+
+# %% ../nbs/api/00_board.ipynb #f6b0e57c
+def load_perft() -> list[tuple[str, dict[int, int]]]: # (FEN, {depth: nodes})
+    "The published counts of data/perft.txt: the six classic positions first."
+    out = []
+    for line in data_path("perft.txt").read_text().splitlines():
+        if line.startswith("#") or not line.strip(): continue
+        fen, *counts = (x.strip() for x in line.split(";"))
+        out.append((fen, {int(d): int(n) for d, n in (c[1:].split() for c in counts)}))
+    return out
+
+def check_perft(
+    most: int = 50_000_000, # nodes; larger counts are left out
+    progress: bool = False, # show a bar
+) -> tuple[int, int]: # positions, nodes
+    "Compare the largest published count of each position that is within `most`; AssertionError at the first difference."
+    positions = nodes = 0
+    for fen, counts in tqdm(load_perft(), desc="perft", disable=not progress):
+        depth = max((d for d, n in counts.items() if n <= most), default=0)
+        if not depth: continue
+        found = perft(fen, depth)
+        assert found == counts[depth], f"perft {depth} of {fen} is {found}, but {counts[depth]} is published"
+        positions, nodes = positions + 1, nodes + found
+    return positions, nodes
 
 # %% ../nbs/api/00_board.ipynb #fc5bbe6b
 N_TOKENS = 16 * 6 * 6 * 8
