@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .board import Boards
 from .core import UserError
-from .engine import EnginePool, Scores, as_scores
+from .engine import EnginePool, Scores
 from .policy import Policy, sample_actions
 from .rewards import expected
 
@@ -93,10 +93,10 @@ def _ask(engine: EnginePool, boards: Boards, unit: Tensor, depth: int) -> Callab
     "Start scoring; the function that comes back waits. Games that are over get their true score without the engine; a position that has been on the board before counts as a draw."
     outcome = boards.outcome().cpu()
     on = ((outcome == 0) & (boards.repetitions().cpu() < 2)).nonzero()[:, 0]
-    call = engine.submit(boards[on.to(boards.turn.device)].fens(), f"go depth {depth}", unit.cpu()[on].tolist())
+    wait = engine.start_scores(boards[on.to(boards.turn.device)].fens(), depth, units=unit.cpu()[on].tolist())
     def answer() -> Scores:
         out = no_scores(len(boards))
         out.mate[outcome == chess.Termination.CHECKMATE.value] = -1       # the side to move has been mated
-        _put(out, (on,), as_scores(call.wait()))
+        _put(out, (on,), wait())
         return out
     return answer
