@@ -512,8 +512,9 @@ def random_actions(
     generator: torch.Generator, # on the mask's device
 ) -> Tensor: # [N] int64
     "One legal action a row, all equally likely: the k-th legal one, for a random k. Eight actions are counted at once, as the bytes of an int64."
-    words = torch.nn.functional.pad(mask, (0, -mask.shape[1] % 8)).view(torch.int64)
-    each = words * 0x0101010101010101 >> 56                                     # the sum of the eight bytes
+    if mask.shape[1] % 8: mask = torch.nn.functional.pad(mask, (0, -mask.shape[1] % 8))
+    words = mask.contiguous().view(torch.int64)
+    each = (words * 0x0101010101010101).bitwise_right_shift_(56)                # the sum of the eight bytes
     count = each.cumsum(1)
     k = (torch.rand(len(mask), 1, generator=generator, device=mask.device) * count[:, -1:]).long().clamp_max(count[:, -1:] - 1)
     word = torch.searchsorted(count, k, right=True)

@@ -6,7 +6,8 @@
 __all__ = ['PLACES', 'LICHESS', 'find_stockfish', 'Scores', 'EngineError', 'Line', 'parse_answer', 'parse_score', 'cores',
            'EnginePool', 'go_command', 'as_scores']
 
-# %% ../nbs/api/01_engine.ipynb #45e9aa47
+# %% ../nbs/api/01_engine.ipynb #8e1e76ef
+import fcntl
 import os
 import queue
 import select
@@ -18,7 +19,7 @@ import weakref
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Callable, Sequence
+from typing import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -118,16 +119,17 @@ class _Unit:
     settings: dict[str, object]        # UCI options of this unit
     call: "_Call"                      # who asked
     index: list[list[int]]             # where in the caller's list each answer belongs
-    fresh: bool                        # True = from an empty hash
+    sealed: int                        # after how many searches hash and histories are emptied; 0 = never
     key: tuple | None                  # in the cache, None = not kept
     answers: list = field(default_factory=list)
     failures: int = 0
 
     def commands(self, current: dict, clean: bool) -> bytes:
-        head = "ucinewgame\n" if self.fresh and not clean else ""
-        head += "".join(f"setoption name {k} value {v}\n" for k, v in self.settings.items() if current.get(k) != v)
-        searches = "".join([f"position fen {f}\n{self.go}\n" for f in self.fens])
-        return (head + searches + ("ucinewgame\nisready\n" if self.fresh else "")).encode()
+        head = "ucinewgame\n" if self.sealed and not clean else ""
+        head += "".join([f"setoption name {k} value {v}\n" for k, v in self.settings.items() if current.get(k) != v])
+        seal = "ucinewgame\nisready\n"
+        searches = [f"position fen {f}\n{self.go}\n" for f in self.fens]
+        return (head + (seal if self.sealed == 1 else "").join(searches) + (seal if self.sealed else "")).encode()
 
 class _Call:
     "One request to the pool: done when all its units are."
@@ -161,16 +163,19 @@ class _Fault(Exception):
 # %% ../nbs/api/01_engine.ipynb #3b843d12
 class _Process:
     "A UCI process and what it has been asked."
-    AHEAD, HORIZON = 256, 0.008                      # searches and seconds of work that are written ahead
+    AHEAD, HORIZON = 256, 0.02                       # searches and seconds of work that are written ahead
 
     def __init__(self, path: str, options: dict, deadline: float):
         self.deadline, self.buffer, self.settings = deadline, b"\n", dict(options)
         self.asked, self.finished = deque(), deque()                    # units, in the order of their searches
         self.ahead, self.pace = 0, 0.001                                # searches not answered yet; seconds a search
-        self.heard = self.begun = time.monotonic()                      # when the last answer came; when the present unit began
+        self.heard = time.monotonic()                                   # when the last answer came
         self.clean = True                                               # nothing was searched since hash and histories were emptied
         self.p = subprocess.Popen([path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0, start_new_session=True)
         self.out = self.p.stdout.fileno()
+        if hasattr(fcntl, "F_SETPIPE_SZ"): fcntl.fcntl(self.out, fcntl.F_SETPIPE_SZ, 1 << 20)      # Linux: room for what is printed between two looks
+        self.into, self.unsent = self.p.stdin.fileno(), b""             # a write never blocks: what the pipe does not take is sent later
+        os.set_blocking(self.into, False)
         try:
             self._write(b"uci\n" + b"".join(f"setoption name {k} value {v}\n".encode() for k, v in options.items()) + b"isready\n")
             hello = self._until(b"readyok")
@@ -181,15 +186,21 @@ class _Process:
         names = [l[8:] for l in hello.decode("ascii", "replace").split("\n") if l.startswith("id name ")]
         self.name = names[0].strip() if names else path
 
-    def _write(self, data: bytes):
+    def _write(self, data: bytes = b""):
+        self.unsent += data
         try:
-            while data: data = data[self.p.stdin.write(data):]
+            while self.unsent: self.unsent = self.unsent[os.write(self.into, self.unsent):]
+        except BlockingIOError: pass
         except OSError as e: raise _Fault(f"the engine closed its input ({e.strerror})") from None
 
     def _read(self) -> bytes:
         "What has come since the last look; waits for something to come."
-        patience = self.heard + self.deadline - time.monotonic()
-        if not select.select([self.out], [], [], max(0, patience))[0]: raise _Fault(f"the engine gave no answer within {self.deadline:g} s")
+        while True:
+            patience = self.heard + self.deadline - time.monotonic()
+            ready, writable, _ = select.select([self.out], [self.into] if self.unsent else [], [], max(0, patience))
+            if writable: self._write()
+            if ready: break
+            if not writable: raise _Fault(f"the engine gave no answer within {self.deadline:g} s")
         data = os.read(self.out, 1 << 18)
         if not data: raise _Fault("the engine ended")
         return data
@@ -205,46 +216,48 @@ class _Process:
         return self.ahead < min(self.AHEAD, 1 + self.HORIZON / self.pace, 1 + waiting / processes)
 
     def ask(self, unit: _Unit):
-        if not self.asked: self.heard = self.begun = time.monotonic()   # the deadline counts from here
+        if not self.asked: self.heard = time.monotonic()                # the deadline counts from here
         self.asked.append(unit); self.ahead += len(unit.fens)           # before it is written: if that fails, the unit is not lost
         self._write(unit.commands(self.settings, self.clean)); self.settings.update(unit.settings)
-        self.clean = unit.fresh
+        self.clean = unit.sealed > 0
 
     def collect(self):
         "Wait for answers; units that are complete go to `finished`, also when what follows them is a fault."
-        if self.ahead * self.pace > 0.001: time.sleep(min(0.002, self.ahead * self.pace / 2))
+        if self.ahead * self.pace > 0.001: time.sleep(min(self.HORIZON, self.ahead * self.pace) / 2)
         data = self._read()
+        answers = (self.buffer[-8:] + data).count(b"bestmove")
         self.buffer += data
-        if b"bestmove" in data: self.heard = time.monotonic()
-        if b"\n" not in data: return
+        if answers:
+            if answers > self.ahead: raise _Fault("the engine answered what it was not asked")
+            now, self.ahead = time.monotonic(), self.ahead - answers
+            self.pace += min(1.0, answers / 20) * (min(1.0, (now - self.heard) / answers) - self.pace); self.heard = now
         while self.asked and (text := self._answers(self.asked[0])) is not None:
             unit = self.asked[0]
-            infos, *bests = text.split(b"\nbestmove")
-            if len(bests) != len(unit.fens): raise _Fault(f"the engine gave {len(bests)} answers to {len(unit.fens)} questions")
             try:
-                for best in bests:
-                    best, _, after = best.partition(b"\n")
-                    unit.answers.append(unit.call.parse(infos, best)); infos = after
+                for run in text:
+                    infos, *bests = run.split(b"\nbestmove")
+                    if len(bests) != (unit.sealed or len(unit.fens)): raise _Fault(f"the engine gave {len(bests)} answers to {unit.sealed or len(unit.fens)} questions")
+                    for best in bests:
+                        best, _, after = best.partition(b"\n")
+                        unit.answers.append(unit.call.parse(infos, best)); infos = after
             except (ValueError, IndexError) as e: raise _Fault(f"the engine talked nonsense ({e})") from None
-            self.finished.append(self.asked.popleft()); self.ahead -= len(unit.fens)
-            now = time.monotonic()
-            self.pace += 0.2 * (min(1.0, (now - self.begun) / len(unit.fens)) - self.pace); self.begun = now
-        if not self.asked and b"bestmove" in self.buffer: raise _Fault("the engine answered what it was not asked")
+            self.finished.append(self.asked.popleft())
 
-    def _answers(self, unit: _Unit) -> bytes | None:
-        "Cut from the buffer what belongs to a unit, if all of it has come."
-        if unit.fresh:                                                  # up to its seal
-            end = self.buffer.find(b"\nreadyok\n")
-            if end < 0: return None
-            text, self.buffer = self.buffer[:end], self.buffer[end + 8:]
+    def _answers(self, unit: _Unit) -> list[bytes] | None:
+        "Cut from the buffer what belongs to a unit, seal by seal, if all of it has come."
+        if unit.sealed:
+            *runs, rest = self.buffer.split(b"\nreadyok\n", len(unit.fens) // unit.sealed)
+            if len(runs) < len(unit.fens) // unit.sealed: return None
+            self.buffer = b"\n" + rest
         else:
-            if self.buffer.count(b"\nbestmove") < len(unit.fens): return None
             end = -1
-            for _ in unit.fens: end = self.buffer.find(b"\nbestmove", end + 1)
+            for _ in unit.fens:
+                end = self.buffer.find(b"\nbestmove", end + 1)
+                if end < 0: return None
             end = self.buffer.find(b"\n", end + 1)
             if end < 0: return None
-            text, self.buffer = self.buffer[:end], self.buffer[end:]
-        return text
+            runs, self.buffer = [self.buffer[:end]], self.buffer[end:]
+        return runs
 
     def kill(self):
         self.p.kill(); self.p.wait()
@@ -310,15 +323,13 @@ class EnginePool:
         if self.closed.is_set(): raise UserError("This EnginePool is closed: open a new one.")
         if wdl and not self.knows_wdl: raise UserError(f"{self.name} does not offer UCI_ShowWDL: take a newer engine.")
         if isinstance(units, Tensor): units = units.tolist()
-        if order_dependent: units = [i // 16 for i in range(len(fens))]     # only so that there is less to hand over
-        groups: dict = {}
-        for i, (fen, u) in enumerate(zip(fens, fens if units is None else units, strict=True)): groups.setdefault(u, {}).setdefault(fen, []).append(i)
+        alone = units is None or order_dependent
+        groups = list(_alone(fens, 1 if self.cache_size else 8) if alone else _together(fens, units))
         call = _Call(len(fens), len(groups), self.closed, parse)
         settings = {"MultiPV": multipv} | ({"UCI_ShowWDL": "true" if wdl else "false"} if self.knows_wdl else {})
-        for members in groups.values():
-            order = list(members) if order_dependent else sorted(members)
-            key = (tuple(order), go, multipv, wdl, parse) if self.cache_size and not order_dependent else None
-            unit = _Unit(order, go, settings, call, [members[f] for f in order], not order_dependent, key)
+        for members in groups:
+            key = (tuple(members), go, multipv, wdl, parse) if self.cache_size and not order_dependent else None
+            unit = _Unit(list(members), go, settings, call, list(members.values()), 0 if order_dependent else 1 if alone else len(members), key)
             if not self._remembered(unit): self.work.put(unit)
         return call
 
@@ -384,6 +395,19 @@ class EnginePool:
     ) -> list[dict[str, Line]]: # UCI move -> Line, the side to move's view
         "The score of every legal move of each position."
         return [{line.move: line for line in lines if line.move} for _, lines in self.search(fens, go_command(depth, nodes), multipv=256)]
+
+def _alone(fens: Sequence[str], many: int) -> Iterator[dict[str, list[int]]]:
+    "Positions that have nothing to do with each other, some at a time so that there is less to hand over: where each stands in the list."
+    where: dict[str, list[int]] = {}
+    for i, fen in enumerate(fens): where.setdefault(fen, []).append(i)
+    items = list(where.items())
+    return (dict(items[i:i + many]) for i in range(0, len(items), many))
+
+def _together(fens: Sequence[str], units: Sequence[int]) -> Iterator[dict[str, list[int]]]:
+    "Positions by unit, in the order of their FENs."
+    groups: dict = {}
+    for i, (fen, u) in enumerate(zip(fens, units, strict=True)): groups.setdefault(u, {}).setdefault(fen, []).append(i)
+    return (dict(sorted(members.items())) for members in groups.values())
 
 def go_command(depth: int | None = None, nodes: int | None = None, movetime: int | None = None) -> str:
     "The UCI search command of a limit: plies, nodes, milliseconds; depth 4 when none is given, and whichever comes first when several are."
