@@ -36,7 +36,7 @@ from .core import UserError, generator
 from .engine import EngineError, EnginePool
 from .loss import LossConfig, group_advantages, grpo_loss, masked_mean
 from .play import MatchResult, PolicyPlayer, Quality, RandomPlayer, match_result, move_quality, play_match
-from .policy import NotFinite, Policy, PolicyConfig, config_from, entropy, load_policy, load_weights, new_policy, sample_actions, save_policy, write_whole
+from .policy import NotFinite, Policy, PolicyConfig, config_from, entropy, load_policy, load_weights, new_policy, save_policy, write_whole
 from .positions import HISTORY, LiveGames, StartStream, load_labelled, load_openings, random_games
 from .preflight import Identity, Scoring, on_policy_identity, score
 from .rewards import reward_named
@@ -60,6 +60,11 @@ class TrainConfig:
     endings: float = key(0.25, "share of the other positions that are won endings")
     live_random: float = key(0.7, "share of those games in which the other side moves at random; in the rest it is the policy")
     temperature: float = key(1.0, "of sampling")
+    teacher_ply: float = key(0.0, "probability that the engine chooses a rival's move of a rollout, in a game with a teacher")
+    teacher_game: float = key(1.0, "probability that a game of a rollout has a teacher")
+    teacher_depth: int = key(4, "plies the teacher searches")
+    root_noise: float = key(0.0, "weight of Dirichlet noise at the first ply of a rollout")
+    root_alpha: float = key(0.3, "concentration of that noise")
     learner_temperature: float = key(0.0, "of scoring; 0 = that of sampling, anything else is a bug to study")
     reward: str = key("graded", "expected, linear, tanh or graded: from the engine's score to the reward")
     search_depth: int = key(4, "plies the engine searches to score a move")
@@ -103,9 +108,10 @@ def check_config(c: TrainConfig) -> TrainConfig:
     "Refuse what cannot work, in one sentence."
     def need(ok, sentence):
         if not ok: raise UserError(sentence)
-    for k in ("steps", "batch", "group", "depth", "updates", "search_depth", "eval_every", "save_every", "width", "layers", "heads", "expansion"): need(getattr(c, k) >= 1, f"{k} is {getattr(c, k)}; it must be at least 1.")
-    for k in ("live", "endings", "live_random"): need(0 <= getattr(c, k) <= 1, f"{k} is {getattr(c, k)}; it is a share and must be between 0 and 1.")
+    for k in ("steps", "batch", "group", "depth", "updates", "search_depth", "teacher_depth", "eval_every", "save_every", "width", "layers", "heads", "expansion"): need(getattr(c, k) >= 1, f"{k} is {getattr(c, k)}; it must be at least 1.")
+    for k in ("live", "endings", "live_random", "teacher_ply", "teacher_game", "root_noise"): need(0 <= getattr(c, k) <= 1, f"{k} is {getattr(c, k)}; it is a share and must be between 0 and 1.")
     for k in ("minutes", "keep_every", "match_openings", "processes", "warmup", "weight_decay"): need(getattr(c, k) >= 0, f"{k} is {getattr(c, k)}; it must not be negative.")
+    need(c.root_alpha > 0, f"root_alpha is {c.root_alpha}; it must be above 0.")
     need(c.learning_rate > 0, f"learning_rate is {c.learning_rate}; it must be above 0.")
     need(0 <= c.dropout < 1, f"dropout is {c.dropout}; it must be at least 0 and below 1.")
     need(0 <= c.seed < 2**31, f"seed is {c.seed}; it must be between 0 and 2147483647.")
@@ -184,11 +190,12 @@ class Trainer:
         n = len(self.live.boards)
         return Boards.cat([self.live.boards, self.stream[self.done][n:].with_history(HISTORY)])
 
-    def rollout(self, boards: Boards, how: Scoring | None = None, moves: torch.Generator | None = None) -> Rollout:
-        "Sample from the policy as it is."
+    def rollout(self, boards: Boards, how: Scoring | None = None, moves: torch.Generator | None = None, explore: bool = True) -> Rollout:
+        "Sample from the policy as it is; without `explore` there is no root noise, which a preflight would rightly call another policy."
         c, how = self.config, how or self.sampling
         self.policy.train(how.dropout)
-        return sample(self.policy, boards.to(c.device), self.engine, moves or self.moves, c.group, c.depth, how.temperature, c.search_depth, reward_named(c.reward))
+        return sample(self.policy, boards.to(c.device), self.engine, moves or self.moves, c.group, c.depth, how.temperature, c.search_depth, reward_named(c.reward),
+                      c.teacher_ply, c.teacher_game, c.teacher_depth, c.root_noise if explore else 0.0, c.root_alpha)
 
     def _reply(self, boards: Boards, games: Tensor) -> Tensor:
         "The other side's moves in some of the live games: at random, or the policy's own."
@@ -196,7 +203,7 @@ class Trainer:
         own = ~self.against_random[games]
         if own.any():
             with torch.no_grad(): lp = self.policy.eval().log_probs(boards[own].to(self.config.device), self.config.temperature)
-            actions[own] = sample_actions(lp, 1, self.moves)[:, 0].to(actions.device)
+            actions[own] = torch.multinomial(lp.exp(), 1, generator=self.moves)[:, 0].to(actions.device)
         return actions
 
     @property
@@ -219,11 +226,11 @@ class Trainer:
         except BaseException:
             self._set_random_state(before); raise                  # as if the step had not begun
         seen = torch.isin(boards.key(), self.stream.exclude)                            # a game in progress can pass through a held-out position
-        counts = r.mask & r.own & ~seen[:, None, None].to(r.mask.device)
+        counts = r.mask & r.own & ~r.forced & ~seen[:, None, None].to(r.mask.device)
         advantages = group_advantages(r.rewards, counts, c.advantage_scale)
-        first = None
+        learned, first = r.only(counts), None
         for update in range(c.updates):
-            terms = self._update(r, counts, advantages, update); first = first or terms
+            terms = self._update(learned, counts, advantages, update); first = first or terms
         clock.append(time.perf_counter())
         if len(self.live.boards):
             self.live.step(r.actions[:len(self.live.boards), 0, 0].cpu(), self._reply, self.games)
@@ -321,7 +328,7 @@ Trainer._random_state, Trainer._set_random_state, Trainer.save, Trainer.load = _
 def preflight(trainer: Trainer, positions: int = 64) -> Identity:
     "Is the policy that samples the policy that learns?"
     boards = trainer.starts()[:positions]
-    resample = lambda how: trainer.rollout(boards, how, generator(trainer.config.seed + 1, trainer.config.device))
+    resample = lambda how: trainer.rollout(boards, how, generator(trainer.config.seed + 1, trainer.config.device), explore=False)
     with torch.random.fork_rng(devices=[]): found = on_policy_identity(trainer.policy, resample, trainer.sampling, trainer.learning)
     if not found.holds and trainer.config.preflight == "stop": raise UserError(f"{found} Nothing was trained; --preflight warn trains all the same.")
     return found
