@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from .board import ACTIONS, MOVES, PIECES, Boards, random_actions
+from .board import ACTIONS, MOVES, PIECES, Boards, Legal, random_actions
 from .core import UserError, data_path
 from .engine import EnginePool, Scores
 
@@ -200,9 +200,11 @@ def put_rows(
     rows: Tensor, # [N] bool, True = to be replaced
     others: Boards, # as many as there are True rows
 ) -> Boards:
-    "Some boards replaced by others."
+    "Some boards replaced by others; what is known of their legal moves stays known."
     at = rows.nonzero()[:, 0]
-    return Boards(*(getattr(boards, f.name).index_copy(0, at, getattr(others, f.name)) for f in fields(Boards)))
+    out = Boards(*(getattr(boards, f.name).index_copy(0, at, getattr(others, f.name)) for f in fields(Boards)))
+    if "_legal" in boards.__dict__: object.__setattr__(out, "_legal", Legal(*(x.index_copy(-1, at, y) for x, y in zip(boards.legal(), others.legal()))))
+    return out
 
 # %% ../nbs/api/04_positions.ipynb #5150170e
 @dataclass(frozen=True, eq=False)

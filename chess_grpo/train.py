@@ -5,19 +5,16 @@
 # %% auto #0
 __all__ = ['SCHEDULES', 'METRICS', 'AGAIN', 'key', 'TrainConfig', 'check_config', 'Trainer', 'differing', 'preflight',
            'StopSignal', 'new_folder', 'logged_in', 'Log', 'read_metrics', 'quality_row', 'RunResult', 'read_config',
-           'train', 'write_report', 'main']
+           'train', 'write_report']
 
-# %% ../nbs/api/10_train.ipynb #53c6226b
-import argparse
+# %% ../nbs/api/10_train.ipynb #cecf2bff
 import copy
-import difflib
 import json
 import math
 import netrc
 import os
 import secrets
 import signal
-import sys
 import time
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -527,53 +524,3 @@ def write_report(result: RunResult, rows: list[dict], config: TrainConfig):
     figures = {w: {k: v for k, v in asdict(q).items() if k not in ("losses", "choices")} for w, q in (("before", result.before), ("after", result.after))}
     figures |= {"matches": {k: asdict(m) for k, m in result.matches.items()}, "steps": result.steps, "complete": result.complete, "seconds": seconds, "positions_a_second": speed}
     write_whole(result.folder/"summary.json", lambda p: p.write_text(json.dumps(figures, indent=1) + "\n"))
-
-# %% ../nbs/api/10_train.ipynb #2feff93d
-def _parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser("chess-grpo", description="GRPO on chess, judged by Stockfish.")
-    sub = p.add_subparsers(dest="command", required=True)
-    t = sub.add_parser("train", help="run GRPO and write a report", formatter_class=argparse.ArgumentDefaultsHelpFormatter, allow_abbrev=False)
-    t.add_argument("--resume", metavar="RUN", help="go on with a stopped run, such as runs/grpo; steps, minutes, processes and wandb may be given anew")
-    _add_keys(t, TrainConfig)
-    e = sub.add_parser("evaluate", help="judge a checkpoint: move quality and a match against a random mover")
-    e.add_argument("checkpoint", help="a policy.safetensors")
-    e.add_argument("--openings", type=int, default=50, help="openings of the match, two games each")
-    return p
-
-def _add_keys(p: argparse.ArgumentParser, config: type):
-    "One option a key of a configuration."
-    for f in fields(config):
-        kind = _yes_no if isinstance(f.default, bool) else type(f.default)
-        p.add_argument(f"--{f.name}", type=kind, default=f.default, metavar=kind.__name__.upper().strip("_"), help=f.metadata["help"])
-
-def _yes_no(text: str) -> bool:
-    if text.lower() in ("true", "yes", "1"): return True
-    if text.lower() in ("false", "no", "0"): return False
-    raise argparse.ArgumentTypeError(f"{text!r} is neither yes nor no")
-
-def _train_command(args, given: set[str]):
-    base = read_config(Path(args.resume)) if args.resume else TrainConfig()
-    train(replace(base, **{f.name: getattr(args, f.name) for f in fields(TrainConfig) if f.name in given}), resume=args.resume)
-
-def _evaluate_command(args):
-    if args.openings < 1: raise UserError(f"openings is {args.openings}; it must be at least 1.")
-    policy = load_policy(args.checkpoint)
-    for row in move_quality(policy, load_labelled()).table(): print(f"{row[0]:32s}{row[1]}")
-    games = play_match(PolicyPlayer(policy), RandomPlayer(generator(0)), load_openings()[:args.openings], progress=True)
-    print(f"{'against a random mover':32s}{match_result(games, 'policy')}")
-
-def main(argv: list[str] | None = None) -> int: # the exit status
-    "The command `chess-grpo`."
-    argv = sys.argv[1:] if argv is None else argv
-    args, unknown = _parser().parse_known_args(argv)
-    try:
-        if unknown:
-            names = [f.name for f in fields(TrainConfig)]
-            near = difflib.get_close_matches(unknown[0].lstrip("-").split("=")[0], names, 1)
-            raise UserError(f"There is no option {unknown[0]}" + (f"; did you mean --{near[0]}?" if near else "; chess-grpo train --help lists them all."))
-        given = {a.lstrip("-").split("=")[0] for a in argv if a.startswith("--")}
-        _train_command(args, given) if args.command == "train" else _evaluate_command(args)
-    except (UserError, EngineError) as e:
-        print(f"chess-grpo: {e}", file=sys.stderr); return 2
-    except KeyboardInterrupt: return 130
-    return 0
