@@ -322,11 +322,12 @@ def compile_rules(
     global _compiled
     _compiled = None
     if not on: return "switched off"
-    boards = Boards.start(8, device=device)
-    args = boards.bits, boards.turn, boards.castling, boards.ep, _tables(boards.device)
+    fast, same = torch.compile(_rules, dynamic=True), True
     try:
-        fast = torch.compile(_rules, dynamic=True)
-        same = all(torch.equal(a, b) for a, b in zip(fast(*args), _rules(*args)))
+        for n in (37, 53):                                # sizes that no table has, or the compiler takes two dimensions for one; the second call settles the guards
+            b = Boards.start(n, device=device)
+            args = b.bits, b.turn, b.castling, b.ep, _tables(b.device)
+            same = same and all(torch.equal(x, y) for x, y in zip(fast(*args), _rules(*args)))
     except RuntimeError as e: return f"torch.compile does not work here ({str(e).strip().splitlines()[0]}): install a C++ compiler, such as g++"
     if not same: return "torch.compile gives other bits here"
     _compiled = fast
@@ -339,6 +340,8 @@ def _unpacked(
     "The bits of bit-boards."
     return t.unpack[x.T.contiguous().view(torch.uint8).int()].view(torch.bool)
 
+def _block(x: Tensor) -> int: return 256 if x.device.type == "cpu" else 1 << 20     # boards at a time: what stays in the cache
+
 def _legal_mask(
     self: Boards,
 ) -> Tensor: # [N,1968] bool, True = legal
@@ -346,7 +349,7 @@ def _legal_mask(
     t, planes = _tables(self.device), _cached(self).planes
     out = torch.empty(len(self), len(MOVES), dtype=torch.bool, device=planes.device)
     white = -self.turn.to(torch.uint8)                                          # 255 = White to move
-    block = 256 if planes.device.type == "cpu" else max(1, len(self))
+    block = _block(planes)
     for i in range(0, len(self), block):
         part = planes[:, i:i + block]
         rows = part.contiguous().view(torch.uint8).view(67, -1, 8).transpose(1, 2).reshape(67 * 8, -1)      # [536,n]
@@ -512,15 +515,19 @@ def random_actions(
     generator: torch.Generator, # on the mask's device
 ) -> Tensor: # [N] int64
     "One legal action a row, all equally likely: the k-th legal one, for a random k. Eight actions are counted at once, as the bytes of an int64."
+    u = torch.rand(len(mask), 1, generator=generator, device=mask.device)
     if mask.shape[1] % 8: mask = torch.nn.functional.pad(mask, (0, -mask.shape[1] % 8))
-    words = mask.contiguous().view(torch.int64)
-    each = (words * 0x0101010101010101).bitwise_right_shift_(56)                # the sum of the eight bytes
-    count = each.cumsum(1)
-    k = (torch.rand(len(mask), 1, generator=generator, device=mask.device) * count[:, -1:]).long().clamp_max(count[:, -1:] - 1)
-    word = torch.searchsorted(count, k, right=True)
-    k = k - (count - each).gather(1, word)
-    inside = words.gather(1, word).view(torch.uint8).cumsum(1, dtype=torch.int64)
-    return 8 * word[:, 0] + (inside <= k).sum(1)
+    out, block = torch.empty(len(mask), dtype=torch.int64, device=mask.device), _block(mask)
+    for i in range(0, len(mask), block):
+        words = mask[i:i + block].contiguous().view(torch.int64)
+        each = (words * 0x0101010101010101).bitwise_right_shift_(56)            # the sum of the eight bytes
+        count = each.cumsum(1)
+        k = (u[i:i + block] * count[:, -1:]).long().clamp_max(count[:, -1:] - 1)
+        word = torch.searchsorted(count, k, right=True)
+        k = k - (count - each).gather(1, word)
+        inside = words.gather(1, word).view(torch.uint8).cumsum(1, dtype=torch.int64)
+        out[i:i + block] = 8 * word[:, 0] + (inside <= k).sum(1)
+    return out
 
 def fuzz(
     games: int, # how many games, played in one batch

@@ -9,6 +9,7 @@ __all__ = ['COMMANDS', 'main']
 import argparse
 import difflib
 import sys
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from .engine import EngineError, EnginePool
 from .play import PolicyPlayer, RandomPlayer, match_result, move_quality, play_match
 from .policy import load_policy
 from .positions import load_labelled, load_openings
-from .train import TrainConfig, read_config, read_metrics, train
+from .train import TrainConfig, read_config, train
 
 # %% ../nbs/api/14_command.ipynb #2feff93d
 def _parser() -> argparse.ArgumentParser:
@@ -36,7 +37,7 @@ def _parser() -> argparse.ArgumentParser:
     q = sub.add_parser("perft", help="compare published perft counts, the larger ones too")
     q.add_argument("--most", type=int, default=50_000_000, help="largest count to compare, in nodes")
     q.add_argument("--compile", action="store_true", help="with torch.compile")
-    f = sub.add_parser("fuzz", help="play games beside python-chess and compare legal moves, FEN, check, outcome and claims at every ply")
+    f = sub.add_parser("fuzz", help="play games beside python-chess and compare legal moves, FEN, check and outcome at every ply")
     f.add_argument("--games", type=int, default=10_000, help="how many")
     f.add_argument("--seed", type=int, default=0, help="of the moves")
     f.add_argument("--engine", type=float, default=0.0, help="probability that Stockfish (depth 1) chooses a move; 0 = random games")
@@ -77,7 +78,7 @@ def _fuzz_command(args):
     if args.games < 1: raise UserError(f"games is {args.games}; it must be at least 1.")
     if not 0 <= args.engine <= 1: raise UserError(f"engine is {args.engine}; it is a probability and must be between 0 and 1.")
     compared, g = 0, generator(args.seed)
-    with EnginePool() as pool:
+    with EnginePool() if args.engine else nullcontext() as pool:
         def guided(boards, mask):
             actions, by_engine = random_actions(mask, g), torch.rand(len(boards), generator=g) < args.engine
             actions[by_engine] = torch.tensor([ACTIONS[m] for m in pool.best_moves(boards[by_engine].fens(), "go depth 1")], dtype=torch.int64)

@@ -125,8 +125,8 @@ class _Unit:
     failures: int = 0
 
     def commands(self, current: dict, clean: bool) -> bytes:
-        head = "ucinewgame\n" if self.sealed and not clean else ""
-        head += "".join([f"setoption name {k} value {v}\n" for k, v in self.settings.items() if current.get(k) != v])
+        options = "".join([f"setoption name {k} value {v}\n" for k, v in self.settings.items() if current.get(k) != v])
+        head = ("ucinewgame\n" if (self.sealed or options) and not clean else "") + options        # it waits for the search before: no option changes under one
         seal = "ucinewgame\nisready\n"
         searches = [f"position fen {f}\n{self.go}\n" for f in self.fens]
         return (head + (seal if self.sealed == 1 else "").join(searches) + (seal if self.sealed else "")).encode()
@@ -173,7 +173,8 @@ class _Process:
         self.clean = True                                               # nothing was searched since hash and histories were emptied
         self.p = subprocess.Popen([path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0, start_new_session=True)
         self.out = self.p.stdout.fileno()
-        if hasattr(fcntl, "F_SETPIPE_SZ"): fcntl.fcntl(self.out, fcntl.F_SETPIPE_SZ, 1 << 20)      # Linux: room for what is printed between two looks
+        try: fcntl.fcntl(self.out, fcntl.F_SETPIPE_SZ, 1 << 20)         # room for what is printed between two looks, where the system grants it
+        except (OSError, AttributeError): pass
         self.into, self.unsent = self.p.stdin.fileno(), b""             # a write never blocks: what the pipe does not take is sent later
         os.set_blocking(self.into, False)
         try:
@@ -208,7 +209,9 @@ class _Process:
     def _until(self, word: bytes) -> bytes:
         "Read up to a line that starts with `word`."
         text, self.heard = b"", time.monotonic()
-        while b"\n" + word not in text: text += self._read()
+        while b"\n" + word not in text:
+            text += self._read()
+            if time.monotonic() - self.heard > self.deadline: raise _Fault(f"the engine did not say {word.decode()} within {self.deadline:g} s")
         return text
 
     def room(self, waiting: int, processes: int) -> bool:
@@ -225,12 +228,13 @@ class _Process:
         "Wait for answers; units that are complete go to `finished`, also when what follows them is a fault."
         if self.ahead * self.pace > 0.001: time.sleep(min(self.HORIZON, self.ahead * self.pace) / 2)
         data = self._read()
-        answers = (self.buffer[-8:] + data).count(b"bestmove")
+        answers = (self.buffer[-7:] + data).count(b"bestmove")
         self.buffer += data
         if answers:
             if answers > self.ahead: raise _Fault("the engine answered what it was not asked")
             now, self.ahead = time.monotonic(), self.ahead - answers
             self.pace += min(1.0, answers / 20) * (min(1.0, (now - self.heard) / answers) - self.pace); self.heard = now
+        elif time.monotonic() - self.heard > self.deadline: raise _Fault(f"the engine printed much, but no answer within {self.deadline:g} s")
         while self.asked and (text := self._answers(self.asked[0])) is not None:
             unit = self.asked[0]
             try:
@@ -240,7 +244,8 @@ class _Process:
                     for best in bests:
                         best, _, after = best.partition(b"\n")
                         unit.answers.append(unit.call.parse(infos, best)); infos = after
-            except (ValueError, IndexError) as e: raise _Fault(f"the engine talked nonsense ({e})") from None
+            except _Fault: raise
+            except Exception as e: raise _Fault(f"the engine talked nonsense ({e})") from e           # `parse` is the caller's: whatever it raises, the thread lives on
             self.finished.append(self.asked.popleft())
 
     def _answers(self, unit: _Unit) -> list[bytes] | None:
@@ -323,12 +328,13 @@ class EnginePool:
         if self.closed.is_set(): raise UserError("This EnginePool is closed: open a new one.")
         if wdl and not self.knows_wdl: raise UserError(f"{self.name} does not offer UCI_ShowWDL: take a newer engine.")
         if isinstance(units, Tensor): units = units.tolist()
+        if "movetime" in go and (units is not None or order_dependent): raise UserError("A limit by movetime needs each position for itself: in a shared unit the clock of one search runs while the one before is not over.")
         alone = units is None or order_dependent
         groups = list(_alone(fens, 1 if self.cache_size else 8) if alone else _together(fens, units))
         call = _Call(len(fens), len(groups), self.closed, parse)
         settings = {"MultiPV": multipv} | ({"UCI_ShowWDL": "true" if wdl else "false"} if self.knows_wdl else {})
         for members in groups:
-            key = (tuple(members), go, multipv, wdl, parse) if self.cache_size and not order_dependent else None
+            key = (tuple(members), go, multipv, wdl, parse) if self.cache_size and not order_dependent and "movetime" not in go else None
             unit = _Unit(list(members), go, settings, call, list(members.values()), 0 if order_dependent else 1 if alone else len(members), key)
             if not self._remembered(unit): self.work.put(unit)
         return call
@@ -368,7 +374,7 @@ class EnginePool:
         return lambda: as_scores(call.wait())
 
     def scores(self, fens, depth=None, nodes=None, movetime=None, units=None, order_dependent=False) -> Scores: # [N], the side to move's view
-        "Evaluate positions: a pure function of each unit of positions, the limit, the engine's version and the pool's hash and options. Arguments as in `start_scores`."
+        "Evaluate positions: a pure function of each unit of positions, the limit, the engine's version and the pool's hash and options, unless movetime or order_dependent is given. Arguments as in `start_scores`."
         return self.start_scores(fens, depth, nodes, movetime, units, order_dependent)()
 
     def wdl(self,
@@ -445,10 +451,10 @@ def _serve(pool, slot, work, closed, live):
                 if process: _recover(pool, work, process, fault); continue
                 spawn_failures += 1                # no new process could be started: others go on, and so do we after a while
                 if spawn_failures >= pool.retries and not any(live): _refuse(work, fault)
-                else: closed.wait(min(5, 0.1 * 2 ** spawn_failures))
+                closed.wait(min(5, 0.1 * 2 ** spawn_failures))
     except ReferenceError: pass                    # the pool is gone
     finally:
-        if live[slot]: live[slot].kill()
+        if live[slot]: live[slot].kill(); live[slot] = None
 
 def _fill(work, process, processes: int) -> bool:
     "Write units ahead, waiting for work only when there is nothing to collect; False = the pool is closing."
@@ -467,13 +473,15 @@ def _recover(pool, work, process, fault):
     units, at = list(process.asked), 0
     process.kill(); pool.restarts += 1
     for i, unit in enumerate(units):
-        at, unit.answers = len(unit.answers), []
+        at, unit.answers = len(unit.answers) or (process.buffer.count(b"\nbestmove") if i == 0 else 0), []
         unit.failures += i == 0
         if unit.failures >= pool.retries: unit.call.fail(EngineError(f"{pool.name} failed {unit.failures} times on {unit.fens[min(at, len(unit.fens) - 1)]}: {fault}."))
         elif not unit.call.error: work.put(unit)
 
 def _refuse(work, error):
-    unit = work.get()
+    "No engine can be started: say so to who waits now; whoever comes later may have more luck."
+    try: unit = work.get(block=False)
+    except queue.Empty: return
     if unit is _END: work.put(_END)
     else: unit.call.fail(EngineError(f"The engine cannot be started any more ({error}); {unit.fens[0]} has no score."))
 

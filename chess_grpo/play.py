@@ -42,7 +42,7 @@ class PolicyPlayer:
     "A policy: its likeliest move, or a move drawn from its distribution."
     policy: Policy                              # put it in eval mode
     temperature: float = 0.0                    # 0 = the likeliest move
-    generator: torch.Generator | None = None    # needed when the temperature is not 0
+    generator: torch.Generator | None = None    # on the policy's device; needed when the temperature is not 0
     name: str = "policy"
 
     def __post_init__(self):
@@ -50,8 +50,8 @@ class PolicyPlayer:
 
     @torch.no_grad()
     def choose(self, boards: Boards) -> Tensor:
-        lp = self.policy.log_probs(boards, self.temperature or 1.0)
-        return sample_actions(lp, 1, self.generator)[:, 0] if self.temperature else lp.argmax(1)
+        lp = self.policy.log_probs(boards.to(self.policy.device), self.temperature or 1.0)
+        return (sample_actions(lp, 1, self.generator)[:, 0] if self.temperature else lp.argmax(1)).to(boards.turn.device)
 
 @dataclass
 class EnginePlayer:
@@ -183,7 +183,7 @@ def move_quality(
     labelled: Labelled, # such as the held-out set
 ) -> Quality:
     "Judge a policy's likeliest moves by the labels."
-    lp = policy.log_probs(labelled.boards)
+    lp = policy.log_probs(labelled.boards.to(policy.device)).cpu()
     return quality_of(lp.argmax(1), labelled, entropy(lp).mean().item())
 
 def quality_of(

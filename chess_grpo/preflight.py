@@ -13,7 +13,6 @@ from typing import Callable
 import torch
 from torch import Tensor
 
-from .core import UserError
 from .loss import grpo_loss
 from .policy import Policy, masked_log_probs
 from .sampler import Rollout

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .core import UserError
-from .engine import LICHESS, Scores
+from .engine import Scores
 
 # %% ../nbs/api/02_rewards.ipynb #d4a203a4
 def expected(

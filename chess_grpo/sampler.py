@@ -26,7 +26,7 @@ from .rewards import expected
 @dataclass(frozen=True, eq=False)
 class Rollout:
     "G games of T plies from each of B positions."
-    states: Boards       # [M] the positions in which moves were chosen; the first B are the starts
+    states: Boards       # [M] the positions in which moves were chosen; as `sample` makes them the first B are the starts
     index: Tensor        # [B,G,T] int64, row of `states`; 0 where the mask is False
     actions: Tensor      # [B,G,T] int64, index into MOVES; 0 where the mask is False
     log_probs: Tensor    # [B,G,T] float32, of the action under the policy that sampled, at the sampling temperature
@@ -36,7 +36,7 @@ class Rollout:
     mask: Tensor         # [B,G,T] bool, True = the ply was played
     forced: Tensor       # [B,G,T] bool, True = the engine chose the move: it must not enter a loss
     temperature: float   # at which the actions were drawn
-    waited: float        # seconds spent waiting for the engine after the last move was chosen
+    waited: float        # seconds spent waiting for the engine: for a teacher's moves, and for scores after the last move was chosen
 
     @property
     def own(self) -> Tensor: # [T] bool
@@ -74,6 +74,7 @@ def sample(
     n = len(boards) * group
     new = lambda dtype: torch.zeros(n, depth, dtype=dtype, device=boards.turn.device)
     index, actions, log_probs, mask, forced = new(torch.int64), new(torch.int64), new(torch.float32), new(torch.bool), new(torch.bool)
+    waited = 0.0
     taught = torch.rand(n, generator=generator, device=mask.device) < teacher_game if teacher_ply else None
     live, now, states, m, asked = torch.arange(n, device=boards.turn.device), boards, [boards], 0, []
     for t in range(depth):
@@ -82,7 +83,7 @@ def sample(
         a = sample_actions(lp, group if t == 0 else 1, generator)
         if teacher_ply and t % 2:
             by_engine = taught[live] & (torch.rand(len(live), generator=generator, device=live.device) < teacher_ply)
-            moves = engine.best_moves(now[by_engine].fens(), f"go depth {teacher_depth}")
+            start = time.perf_counter(); moves = engine.best_moves(now[by_engine].fens(), f"go depth {teacher_depth}"); waited += time.perf_counter() - start
             a[by_engine, 0] = torch.tensor([ACTIONS[m] for m in moves], dtype=torch.int64, device=a.device)
             forced[live, t] = by_engine
         log_probs[live, t], actions[live, t] = lp.gather(1, a).flatten(), a.flatten()
@@ -99,7 +100,7 @@ def sample(
     scores = no_scores(n, depth)
     start = time.perf_counter()
     for t, rows, answer in asked: _put(scores, (rows.cpu(), t), -answer())
-    waited = time.perf_counter() - start
+    waited += time.perf_counter() - start
     scores = Scores(*map(shape, (scores.cp, scores.mate, scores.moves)))
     rewards = torch.where(shape(mask), reward(scores).to(mask.device), 0)
     return Rollout(Boards.cat(states), shape(index), shape(actions), shape(log_probs), rewards, scores, shape(mask), shape(forced), temperature, waited)

@@ -33,7 +33,7 @@ from .core import UserError, generator
 from .engine import EngineError, EnginePool
 from .loss import LossConfig, group_advantages, grpo_loss, masked_mean
 from .play import MatchResult, PolicyPlayer, Quality, RandomPlayer, match_result, move_quality, play_match
-from .policy import NotFinite, Policy, PolicyConfig, config_from, entropy, load_policy, load_weights, new_policy, save_policy, write_whole
+from .policy import NotFinite, PolicyConfig, checked, config_from, entropy, load_policy, load_weights, new_policy, save_policy, write_whole
 from .positions import HISTORY, LiveGames, StartStream, load_labelled, load_openings, random_games
 from .preflight import Identity, Scoring, on_policy_identity, score
 from .rewards import reward_named
@@ -108,8 +108,8 @@ def check_config(c: TrainConfig) -> TrainConfig:
     for k in ("steps", "batch", "group", "depth", "updates", "search_depth", "teacher_depth", "eval_every", "save_every", "width", "layers", "heads", "expansion"): need(getattr(c, k) >= 1, f"{k} is {getattr(c, k)}; it must be at least 1.")
     for k in ("live", "endings", "live_random", "teacher_ply", "teacher_game", "root_noise"): need(0 <= getattr(c, k) <= 1, f"{k} is {getattr(c, k)}; it is a share and must be between 0 and 1.")
     for k in ("minutes", "keep_every", "match_openings", "processes", "warmup", "weight_decay"): need(getattr(c, k) >= 0, f"{k} is {getattr(c, k)}; it must not be negative.")
-    need(c.root_alpha > 0, f"root_alpha is {c.root_alpha}; it must be above 0.")
-    need(c.learning_rate > 0, f"learning_rate is {c.learning_rate}; it must be above 0.")
+    need(c.root_alpha >= 0.02, f"root_alpha is {c.root_alpha}; it must be at least 0.02.")
+    need(0 < c.learning_rate < math.inf, f"learning_rate is {c.learning_rate}; it must be above 0.")
     need(0 <= c.dropout < 1, f"dropout is {c.dropout}; it must be at least 0 and below 1.")
     need(0 <= c.seed < 2**31, f"seed is {c.seed}; it must be between 0 and 2147483647.")
     need(c.group >= 2, "group is 1; a group needs two members, or every advantage is 0.")
@@ -200,7 +200,7 @@ class Trainer:
         own = ~self.against_random[games]
         if own.any():
             with torch.no_grad(): lp = self.policy.eval().log_probs(boards[own].to(self.config.device), self.config.temperature)
-            actions[own] = torch.multinomial(lp.exp(), 1, generator=self.moves)[:, 0].to(actions.device)
+            actions[own] = torch.multinomial(checked(lp).exp(), 1, generator=self.moves)[:, 0].to(actions.device)
         return actions
 
     @property
@@ -265,8 +265,7 @@ class Trainer:
 
     def quality(self) -> Quality:
         "Move quality on the held-out set."
-        held_out = self.held_out if self.config.device == "cpu" else replace(self.held_out, boards=self.held_out.boards.to(self.config.device))
-        return move_quality(self.policy.eval(), held_out)
+        return move_quality(self.policy.eval(), self.held_out)
 
 # %% ../nbs/api/10_train.ipynb #d991669c
 def _random_state(self: Trainer) -> dict[str, Tensor]:
@@ -277,7 +276,8 @@ def _set_random_state(self: Trainer, state: dict[str, Tensor]):
     self.live.load({k[5:]: v for k, v in state.items() if k.startswith("live.")})
 
 def _save(self: Trainer, folder: Path):
-    "Write state.safetensors, from which a run resumes, and policy.safetensors, which everybody can load."
+    "Write state.safetensors, from which a run resumes, and policy.safetensors, which everybody can load; never what has diverged."
+    if not all(p.isfinite().all() for p in self.policy.parameters()): raise NotFinite("The policy's weights are not numbers.")
     tensors = {f"policy.{k}": v for k, v in self.policy.state_dict().items()} | self._random_state()
     if self.config.start: tensors |= {f"reference.{k}": v for k, v in self.reference.state_dict().items()}     # that file may change or go
     for i, s in self.optimizer.state_dict()["state"].items(): tensors |= {f"adam.{i}.{k}": v for k, v in s.items()}
@@ -365,14 +365,16 @@ def _wandb_run(folder: Path, config: TrainConfig):
     "A run of Weights & Biases, the same one when resumed; offline when nobody is logged in or the network is not there."
     import wandb
     kept = folder/"wandb_id"
-    begin = lambda mode, name: wandb.init(project="chess_grpo", name=folder.name, id=name, resume="allow" if mode == "online" else None, dir=str(folder), config=asdict(config), mode=mode,
+    name = kept.read_text() if kept.is_file() else secrets.token_hex(4)
+    begin = lambda mode: wandb.init(project="chess_grpo", name=folder.name, id=name, resume="allow" if mode == "online" else None, dir=str(folder), config=asdict(config), mode=mode,
                                           settings=wandb.Settings(silent=True, console="off", init_timeout=20))
     mode = os.environ.get("WANDB_MODE") or ("online" if logged_in() else "offline")
-    try: run = begin(mode, kept.read_text() if kept.is_file() else secrets.token_hex(4))
+    if not kept.is_file(): write_whole(kept, lambda p: p.write_text(name))
+    try: return begin(mode)
     except wandb.errors.Error as e:
-        tqdm.write(f"Weights & Biases cannot be reached ({type(e).__name__}); logging offline."); run = begin("offline", secrets.token_hex(4))
-    if run.id: write_whole(kept, lambda p: p.write_text(run.id))
-    return run
+        tqdm.write(f"Weights & Biases cannot be reached ({type(e).__name__}); logging offline.")
+        wandb.teardown()                                              # or the name counts as taken
+        return begin("offline")
 
 class Log:
     "Metrics as JSON lines, and the same to Weights & Biases."
