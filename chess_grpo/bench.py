@@ -278,6 +278,7 @@ def bench_sampler(
     policy, boards = new_policy(SMALL, 0).eval(), random_starts(b, generator(0))
     overlap = [bench_overlap(policy, boards, g, t, processes, threads, repeats) for processes, threads in dict.fromkeys(((max(1, cores() - 1), 1), (cores(), 1), (cores(), cores())))]
     start = time.perf_counter(); actions, rewards = plain_sample(policy, boards.fens(), generator(1), g, t); plain = time.perf_counter() - start
+    start = time.perf_counter(); plain_sample(policy, boards.fens(), generator(1), g, t, batched=True); plain_batched = time.perf_counter() - start
     with EnginePool() as pool:
         ours = []
         for _ in range(repeats): start = time.perf_counter(); r = sample(policy, boards, pool, generator(1), group=g, depth=t); ours.append(time.perf_counter() - start)
@@ -287,7 +288,7 @@ def bench_sampler(
             start = time.perf_counter()
             for _ in range(2): sample(policy, boards[:bb], pool, generator(1), group=gg, depth=tt)
             cost.append({"B": bb, "G": gg, "T": tt, "plies": bb * gg * tt, "seconds": (time.perf_counter() - start) / 2})
-    return {"B": b, "G": g, "T": t, "overlap": overlap, "plain": plain, "ours": statistics.median(ours), "ratio_to_plain": plain / statistics.median(ours), "same_rollout": same, "cost": cost}
+    return {"B": b, "G": g, "T": t, "overlap": overlap, "plain": plain, "ours": statistics.median(ours), "ratio_to_plain": plain / statistics.median(ours), "plain_batched": plain_batched, "ratio_to_plain_batched": plain_batched / statistics.median(ours), "same_rollout": same, "cost": cost}
 
 # %% ../nbs/jobs/benchmarks.ipynb #6cfce177
 def machine() -> dict:
@@ -321,6 +322,6 @@ def bench(
     for r in engine: print(f"engine, depth {r['depth']}, cleared every {r['cleared_every']:2d}: {r['pool']:8,.0f} a second, {r['share_of_limit']:.2f} of the limit, {r['ratio_to_async']:.1f} times chess.engine's")
     sampler = bench_sampler(*((8, 8, 8) if quick else (32, 16, 16)), repeats=1 if quick else 5)
     for o in sampler["overlap"]: print(f"sampler, {o['processes']} processes, {o['threads']} threads: {o['rollout']:.2f} s, {o['ratio']:.2f} of the longer of policy and engine")
-    print(f"sampler: {sampler['ratio_to_plain']:.1f} times the plain twin; the same rollout: {sampler['same_rollout']}")
+    print(f"sampler: {sampler['ratio_to_plain']:.1f} times the plain twin, {sampler['ratio_to_plain_batched']:.1f} times when its policy works in batches; the same rollout: {sampler['same_rollout']}")
     write_bench(path, rules=rules, engine=engine, noise=bench_noise(200 if quick else 2000), sampler=sampler)
     print(f"written to {Path(path).resolve()}")

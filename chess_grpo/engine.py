@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PLACES', 'LICHESS', 'find_stockfish', 'Scores', 'EngineError', 'Line', 'parse_answer', 'parse_score', 'cores',
-           'EnginePool', 'go_command', 'as_scores']
+           'EnginePool', 'go_command', 'as_scores', 'exact_score']
 
 # %% ../nbs/api/01_engine.ipynb #8e1e76ef
 import fcntl
@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Callable, Iterator, Sequence
 
+import chess
+import chess.engine
 import torch
 from torch import Tensor
 
@@ -493,3 +495,14 @@ def _stop(work, closed, threads, live):
     for _ in threads: work.put(_END)
     for t in threads:
         if t is not threading.current_thread(): t.join(5)
+
+# %% ../nbs/api/01_engine.ipynb #4c92932e
+def exact_score(
+    engine: chess.engine.SimpleEngine,
+    board: chess.Board,
+    limit: chess.engine.Limit,
+    game: object, # the same object = the same game; another one = hash and histories are emptied before
+) -> chess.engine.Score: # the side to move's view
+    "The plain twin of `EnginePool.scores`: one position, one process, the last score that is not a bound."
+    with engine.analysis(board, limit, game=game) as lines:
+        return [i for i in lines if "score" in i and not i.get("lowerbound") and not i.get("upperbound")][-1]["score"].relative

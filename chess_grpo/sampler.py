@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .board import ACTIONS, MOVES, Boards
 from .core import UserError
-from .engine import LICHESS, EnginePool, Scores, find_stockfish
+from .engine import LICHESS, EnginePool, Scores, exact_score, find_stockfish
 from .policy import Policy, sample_actions
 from .rewards import expected
 
@@ -146,6 +146,7 @@ def plain_sample(
     depth: int = 1, # T, in plies
     temperature: float = 1.0,
     search_depth: int = 4,
+    batched: bool = False, # True = the policy at least sees all boards of a ply at once
 ) -> tuple[Tensor, Tensor]: # actions [B,G,T] int64; rewards [B,G,T] float32, expected score in the mover's view
     "What `sample` does, one board and one question at a time."
     games = [[chess.Board(f) for _ in range(group)] for f in fens]
@@ -156,13 +157,14 @@ def plain_sample(
             live = [(b, g) for b in range(len(fens)) for g in range(group) if not games[b][g].is_game_over()]
             rows = [(b, 0) for b in range(len(fens))] if t == 0 else live
             if not rows: break
-            lp = policy.log_probs(Boards.from_fens([games[b][g].fen() for b, g in rows]), temperature)
+            now = [games[b][g].fen() for b, g in rows]
+            lp = torch.cat([policy.log_probs(Boards.from_fens(some), temperature) for some in ([now] if batched else [[f] for f in now])])
             for (b, g), a in zip(live, sample_actions(lp, group if t == 0 else 1, generator).flatten().tolist()):
                 games[b][g].push_uci(MOVES[a]); actions[b, g, t] = a
             for b in range(len(fens)):
                 mine = [games[x][g] for x, g in live if x == b]
                 unit = object()                                                 # a new game for each group and ply
-                scores = {f: engine.analyse(chess.Board(f), chess.engine.Limit(depth=search_depth), game=unit)["score"].relative for f in sorted({m.fen() for m in mine if not m.is_game_over()})}
+                scores = {f: exact_score(engine, chess.Board(f), chess.engine.Limit(depth=search_depth), unit) for f in sorted({m.fen() for m in mine if not m.is_game_over()})}
                 for g in (g for x, g in live if x == b):
                     board = games[b][g]
                     if board.is_game_over(): rewards[b, g, t] = 1.0 if board.is_checkmate() else 0.0
