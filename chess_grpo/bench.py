@@ -318,7 +318,7 @@ def bench(
     write_bench(path)                                     # what cannot be written is better known now
     rules = bench_rules(seconds=1 if quick else 4, device=device, batches=(1, 256, 16_384) if quick else tuple(4 ** k for k in range(9)), compiled=not quick)
     for k, v in rules["plies_a_second"].items(): print(f"rules, {k:32s}" + (f"{v:12,.0f} plies a second" if v else "   not installed") + (f"; our best is {rules['ratio'][k]:.0f} times as fast" if k in rules["ratio"] else ""))
-    engine = bench_engine({4: 1500} if quick else {1: 6000, 4: 6000, 8: 480}, repeats=1 if quick else 5, progress=True)
+    engine = bench_engine({4: 1500} if quick else {1: 18000, 4: 9000, 8: 480}, repeats=1 if quick else 5, progress=True)
     for r in engine: print(f"engine, depth {r['depth']}, cleared every {r['cleared_every']:2d}: {r['pool']:8,.0f} a second, {r['share_of_limit']:.2f} of the limit, {r['ratio_to_async']:.1f} times chess.engine's")
     sampler = bench_sampler(*((8, 8, 8) if quick else (32, 16, 16)), repeats=1 if quick else 5)
     for o in sampler["overlap"]: print(f"sampler, {o['processes']} processes, {o['threads']} threads: {o['rollout']:.2f} s, {o['ratio']:.2f} of the longer of policy and engine")

@@ -23,6 +23,7 @@ from typing import Callable, Iterator, Sequence
 
 import chess
 import chess.engine
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -135,12 +136,15 @@ class _Unit:
 
 class _Call:
     "One request to the pool: done when all its units are."
-    def __init__(self, n: int, units: int, closed: threading.Event, parse: Callable):
-        self.results, self.left, self.error, self.done, self.lock, self.closed, self.parse = [None] * n, units, None, threading.Event(), threading.Lock(), closed, parse
-        if not units: self.done.set()
+    def __init__(self, n: int, closed: threading.Event, parse: Callable):
+        self.results, self.left, self.error, self.done, self.lock, self.closed, self.parse = [None] * n, 1, None, threading.Event(), threading.Lock(), closed, parse     # the 1 is the submitting itself
 
-    def finish(self, unit: _Unit):
-        for answer, places in zip(unit.answers, unit.index):
+    def expect(self):
+        "One more unit to come."
+        with self.lock: self.left += 1
+
+    def finish(self, unit: _Unit | None = None): # None = all units have been submitted
+        for answer, places in zip(unit.answers, unit.index) if unit else ():
             for i in places: self.results[i] = answer
         with self.lock:
             self.left -= 1
@@ -165,7 +169,7 @@ class _Fault(Exception):
 # %% ../nbs/api/01_engine.ipynb #3b843d12
 class _Process:
     "A UCI process and what it has been asked."
-    AHEAD, HORIZON = 256, 0.02                       # searches and seconds of work that are written ahead
+    AHEAD, HORIZON = 256, 0.015                      # searches and seconds of work that are written ahead
 
     def __init__(self, path: str, options: dict, deadline: float):
         self.deadline, self.buffer, self.settings = deadline, b"\n", dict(options)
@@ -332,13 +336,14 @@ class EnginePool:
         if isinstance(units, Tensor): units = units.tolist()
         if "movetime" in go and (units is not None or order_dependent): raise UserError("A limit by movetime needs each position for itself: in a shared unit the clock of one search runs while the one before is not over.")
         alone = units is None or order_dependent
-        groups = list(_alone(fens, 1 if self.cache_size else 8) if alone else _together(fens, units))
-        call = _Call(len(fens), len(groups), self.closed, parse)
+        call = _Call(len(fens), self.closed, parse)
         settings = {"MultiPV": multipv} | ({"UCI_ShowWDL": "true" if wdl else "false"} if self.knows_wdl else {})
-        for members in groups:
+        for members in _alone(fens, 1 if self.cache_size else 8) if alone else _together(fens, units):          # the first unit is at work while the last is made
             key = (tuple(members), go, multipv, wdl, parse) if self.cache_size and not order_dependent and "movetime" not in go else None
             unit = _Unit(list(members), go, settings, call, list(members.values()), 0 if order_dependent else 1 if alone else len(members), key)
+            call.expect()
             if not self._remembered(unit): self.work.put(unit)
+        call.finish()
         return call
 
     def _remembered(self, unit: _Unit) -> bool:
@@ -426,7 +431,7 @@ def go_command(depth: int | None = None, nodes: int | None = None, movetime: int
 
 def as_scores(answers: Sequence[tuple[int, int, int]]) -> Scores:
     "Answers of `parse_score` as `Scores`."
-    return Scores(*torch.tensor(answers, dtype=torch.int32).reshape(-1, 3).T.contiguous())
+    return Scores(*torch.from_numpy(np.array(answers, dtype=np.int32).reshape(-1, 3)).T.contiguous())
 
 # %% ../nbs/api/01_engine.ipynb #955f58a6
 _END = object()                                    # tells a thread to stop
