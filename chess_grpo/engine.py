@@ -96,6 +96,7 @@ def parse_answer(
         elif kind == "mate": lines[rank] = Line(move, 0, 1 if value > 0 else -1, abs(value), wdl)
         else: raise ValueError(f"unknown score {kind}")
     words = best.decode("ascii").split()
+    if sorted(lines) != list(range(1, len(lines) + 1)): raise ValueError(f"of the lines 1 to {max(lines)} some are missing")
     if not words or not lines: raise ValueError(f"no answer in bestmove {best!r}")
     return words[0], [lines[r] for r in sorted(lines)]
 
@@ -126,6 +127,10 @@ class _Unit:
     key: tuple | None                  # in the cache, None = not kept
     answers: list = field(default_factory=list)
     failures: int = 0
+
+    def __post_init__(self):                                            # a search to depth d must have a line of depth d, or lines have been lost
+        words = self.go.split()
+        self.mark = f"info depth {words[2]} ".encode() if words[:2] == ["go", "depth"] and len(words) == 3 else b""
 
     def commands(self, current: dict, clean: bool) -> bytes:
         options = "".join([f"setoption name {k} value {v}\n" for k, v in self.settings.items() if current.get(k) != v])
@@ -249,6 +254,7 @@ class _Process:
                     if len(bests) != (unit.sealed or len(unit.fens)): raise _Fault(f"the engine gave {len(bests)} answers to {unit.sealed or len(unit.fens)} questions")
                     for best in bests:
                         best, _, after = best.partition(b"\n")
+                        if unit.mark not in infos and b"(none)" not in best: raise ValueError(f"{unit.go} ended without a line of that depth")
                         unit.answers.append(unit.call.parse(infos, best)); infos = after
             except _Fault: raise
             except Exception as e: raise _Fault(f"the engine talked nonsense ({e})") from e           # `parse` is the caller's: whatever it raises, the thread lives on
