@@ -8,8 +8,10 @@ __all__ = ['PLACES', 'LICHESS', 'find_stockfish', 'Scores', 'EngineError', 'Line
 
 # %% ../nbs/api/01_engine.ipynb #8e1e76ef
 import fcntl
+import functools
 import os
 import queue
+import re
 import select
 import shutil
 import subprocess
@@ -109,10 +111,17 @@ def parse_score(infos: bytes, best: bytes) -> tuple[int, int, int]: # cp, mate, 
     if b"bound" in tail:
         line = parse_answer(infos, best)[1][0]
         return line.cp, line.mate, line.moves
-    value = int(value)
+    return _score(kind, int(value))
+
+def _score(kind: bytes, value: int) -> tuple[int, int, int]:
     if kind == b"cp": return value, 0, 0
     if kind == b"mate": return 0, 1 if value > 0 else -1, abs(value)
     raise ValueError(f"unknown score {kind!r}")
+
+@functools.lru_cache(16)
+def _usual(mark: bytes, sealed: bool) -> re.Pattern:
+    "A last line that is exact and of the depth asked for, the best move, and the seal."
+    return re.compile(rb"\n" + mark + rb"seldepth \d+ multipv 1 score (cp|mate) (-?\d+) nodes .*\nbestmove [a-h].*" + rb"\nreadyok" * sealed)
 
 # %% ../nbs/api/01_engine.ipynb #f0881c97
 @dataclass(eq=False)
@@ -131,6 +140,21 @@ class _Unit:
     def __post_init__(self):                                            # a search to depth d must have a line of depth d, or lines have been lost
         words = self.go.split()
         self.mark = f"info depth {words[2]} ".encode() if words[:2] == ["go", "depth"] and len(words) == 3 else b""
+
+    def read(self, text: bytes):
+        "Fill `answers` from all that the engine printed for this unit; ValueError or _Fault when it cannot be right."
+        if self.call.parse is parse_score and self.mark:                # all answers at once, when each looks as it usually does
+            found = _usual(self.mark, self.sealed == 1).findall(text)
+            if len(found) == len(self.fens) == text.count(b"\nbestmove") and (self.sealed != 1 or text.count(b"\nreadyok") == len(found)):
+                self.answers = [_score(kind, int(value)) for kind, value in found]; return
+        questions = self.sealed or len(self.fens)
+        for run in text.split(b"\nreadyok")[:-1] if self.sealed else [text]:
+            infos, *bests = run.split(b"\nbestmove")
+            if len(bests) != questions: raise _Fault(f"the engine gave {len(bests)} answers to {questions} questions")
+            for best in bests:
+                best, _, after = best.partition(b"\n")
+                if self.mark not in infos and b"(none)" not in best: raise ValueError(f"{self.go} ended without a line of that depth")
+                self.answers.append(self.call.parse(infos, best)); infos = after
 
     def commands(self, current: dict, clean: bool) -> bytes:
         options = "".join([f"setoption name {k} value {v}\n" for k, v in self.settings.items() if current.get(k) != v])
@@ -248,33 +272,21 @@ class _Process:
         elif time.monotonic() - self.heard > self.deadline: raise _Fault(f"the engine printed much, but no answer within {self.deadline:g} s")
         while self.asked and (text := self._answers(self.asked[0])) is not None:
             unit = self.asked[0]
-            try:
-                for run in text:
-                    infos, *bests = run.split(b"\nbestmove")
-                    if len(bests) != (unit.sealed or len(unit.fens)): raise _Fault(f"the engine gave {len(bests)} answers to {unit.sealed or len(unit.fens)} questions")
-                    for best in bests:
-                        best, _, after = best.partition(b"\n")
-                        if unit.mark not in infos and b"(none)" not in best: raise ValueError(f"{unit.go} ended without a line of that depth")
-                        unit.answers.append(unit.call.parse(infos, best)); infos = after
+            try: unit.read(text)
             except _Fault: raise
             except Exception as e: raise _Fault(f"the engine talked nonsense ({e})") from e           # `parse` is the caller's: whatever it raises, the thread lives on
             self.finished.append(self.asked.popleft())
 
-    def _answers(self, unit: _Unit) -> list[bytes] | None:
-        "Cut from the buffer what belongs to a unit, seal by seal, if all of it has come."
-        if unit.sealed:
-            *runs, rest = self.buffer.split(b"\nreadyok\n", len(unit.fens) // unit.sealed)
-            if len(runs) < len(unit.fens) // unit.sealed: return None
-            self.buffer = b"\n" + rest
-        else:
-            end = -1
-            for _ in unit.fens:
-                end = self.buffer.find(b"\nbestmove", end + 1)
-                if end < 0: return None
-            end = self.buffer.find(b"\n", end + 1)
+    def _answers(self, unit: _Unit) -> bytes | None:
+        "Cut from the buffer what belongs to a unit, if all of it has come."
+        end, last, n = -1, *((b"\nreadyok\n", len(unit.fens) // unit.sealed) if unit.sealed else (b"\nbestmove", len(unit.fens)))
+        for _ in range(n):
+            end = self.buffer.find(last, end + 1)
             if end < 0: return None
-            runs, self.buffer = [self.buffer[:end]], self.buffer[end:]
-        return runs
+        end = self.buffer.find(b"\n", end + 1)
+        if end < 0: return None
+        text, self.buffer = self.buffer[:end], self.buffer[end:]
+        return text
 
     def kill(self):
         self.p.kill(); self.p.wait()
