@@ -356,7 +356,7 @@ class EnginePool:
         alone = units is None or order_dependent
         call = _Call(len(fens), self.closed, parse)
         settings = {"MultiPV": multipv} | ({"UCI_ShowWDL": "true" if wdl else "false"} if self.knows_wdl else {})
-        for members in _alone(fens, 1 if self.cache_size else 8) if alone else _together(fens, units):          # the first unit is at work while the last is made
+        for members in _alone(fens, 1 if self.cache_size else 16) if alone else _together(fens, units):          # the first unit is at work while the last is made
             key = (tuple(members), go, multipv, wdl, parse) if self.cache_size and not order_dependent and "movetime" not in go else None
             unit = _Unit(list(members), go, settings, call, list(members.values()), 0 if order_dependent else 1 if alone else len(members), key)
             call.expect()
