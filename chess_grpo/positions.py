@@ -116,7 +116,7 @@ class StartStream:
     "Starting positions for step 0, 1, 2, ...: a function of seed and step alone, never the same position twice in a block."
     seed: int
     batch: int               # positions a step
-    endings: float = 0.0     # share of them that are won endings; the rest is random play
+    endings: float | Callable[[int], float] = 0.0     # share of them that are won endings, or from step to share (a block has that of its first step); the rest is random play
     exclude: Tensor | None = None # [K] keys of positions that must not appear
     steps_a_block: int = 64
 
@@ -125,7 +125,7 @@ class StartStream:
         if self.__dict__.get("_block", (None,))[0] != block:
             g = torch.Generator().manual_seed(self.seed * 1_000_003 + block)
             n = self.batch * self.steps_a_block
-            won = round(self.endings * n)
+            won = round((self.endings(block * self.steps_a_block) if callable(self.endings) else self.endings) * n)
             boards = Boards.cat([random_starts(n - won, g, self.exclude), random_endings(won, g, self.exclude)])
             object.__setattr__(self, "_block", (block, boards[torch.randperm(n, generator=g)]))
         return self._block[1][at * self.batch:(at + 1) * self.batch]

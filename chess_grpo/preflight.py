@@ -260,6 +260,9 @@ def check_signal(
     "How much of the advantages' variance a better look confirms, by ply (squared correlation)."
     checks = []
     for t in mask.any(0).any(0).nonzero()[:, 0].tolist():
+        differs = (torch.where(mask[..., t], advantages[..., t], 0).abs().amax(1) > 1e-4)[mask[..., t].any(1)]
+        if differs.float().mean() < 0.5:                                # that is another check's business
+            checks.append(Check(f"advantages confirmed by a better look, ply {t}", f"only {differs.float().mean():.0%} of the groups differ", f"at least {at_least:.0%}", "sound")); continue
         a, b = advantages[..., t][mask[..., t]].double(), again[..., t][mask[..., t]].double()
         a, b = a - a.mean(), b - b.mean()
         confirmed = ((a * b).sum() ** 2 / ((a * a).sum() * (b * b).sum()).clamp_min(1e-30)).item()
@@ -360,7 +363,8 @@ def step_size(
 def check_step(step: Step) -> list[Check]:
     "Not too small, not too large, not rounded away."
     most = step.kl * step.planned ** 2
-    return [replace(judge("KL of one update", step.kl, at_most=1.0, cause="step too large", remedy="one update makes another policy: lower the learning rate, or clip the gradient"), figure=f"{step.kl:.2g} (weights by {step.weights:.1e})"),
+    large = "one update makes another policy: lower the learning rate"
+    return [judge("KL of one update", step.kl, at_most=1.0, cause="step too large", remedy=large, show="{:.2g}"), judge("change of the weights by one update", step.weights, at_most=0.05, cause="step too large", remedy=large, show="{:.2%}"),
             replace(judge("KL of the whole plan, at most", most, at_least=0.05, cause="step too small", remedy="even if all updates pull the same way the policy hardly changes: raise the learning rate or make more updates"), figure=f"{most:.2g} ({step.kl * step.diffuse:.2g} in random directions; weights at most by {step.weights * step.planned:.1e})"),
             judge("weights that an update changes", step.changed, at_least=0.5, show="{:.0%}", cause="rounding", remedy="the steps are smaller than the weights' precision: keep a float32 copy of the weights, or take larger steps")]
 
