@@ -8,6 +8,7 @@ __all__ = ['ADVANTAGES', 'NEW', 'masked_mean', 'AdvantageConfig', 'returns', 'gr
 
 # %% ../nbs/api/06_loss.ipynb #d7937fc0
 from dataclasses import dataclass, field, replace
+from typing import Callable
 
 import torch
 from torch import Tensor
@@ -71,6 +72,7 @@ def group_advantages(
     rewards: Tensor, # [B,G,T], the mover's view at each step
     mask: Tensor, # [B,G,T] bool, True = counts
     config: AdvantageConfig = AdvantageConfig(),
+    everywhere: Callable[[Tensor], Tensor] = lambda x: x, # sums over processes that share the batch
 ) -> Tensor: # [B,G,T], 0 where the mask is False
     "Return less baseline, over scale; what does not count enters no statistic."
     c, value = config, returns(rewards, mask, config.credit, config.discount)
@@ -80,8 +82,10 @@ def group_advantages(
     centred = torch.where(mask, value - masked_mean(value, mask, 1, True), 0)
     advantage = {"group": centred, "leave_one_out": centred * n / (n - 1).clamp_min(1), "none": torch.where(mask, value, 0)}[c.baseline]     # r - mean of the others = (r - mean) n/(n-1)
     if c.scale != "none":
-        spread, among = {"group": (centred, n), "rms": (advantage, n), "batch": (centred, mask.sum()), "all": (torch.where(mask, value - masked_mean(value, mask), 0), mask.sum())}[c.scale]
-        total = (spread ** 2).sum() if c.scale in ("batch", "all") else (spread ** 2).sum(1, keepdim=True)
+        spread, among = advantage if c.scale == "rms" else centred, n
+        if c.scale in ("batch", "all"): among = everywhere(mask.sum())
+        if c.scale == "all": spread = torch.where(mask, value - everywhere(torch.where(mask, value, 0).sum()) / among.clamp_min(1), 0)
+        total = everywhere((spread ** 2).sum()) if c.scale in ("batch", "all") else (spread ** 2).sum(1, keepdim=True)
         std = (total / (among - c.ddof).clamp_min(1)).sqrt()
         advantage = advantage / (std.clamp_min(c.eps) if c.floor else std + c.eps)
     return torch.where(every, advantage, 0)

@@ -20,8 +20,8 @@ import torch
 from tqdm.auto import tqdm
 
 from .board import MOVES
-from .core import UserError, generator
-from .engine import EngineError, EnginePool
+from .core import UserError, World, generator
+from .engine import EngineError, EnginePool, cores
 from .play import MatchResult, PolicyPlayer, Quality, RandomPlayer, match_result, play_match
 from .policy import NotFinite, config_from, save_policy, write_whole
 from .positions import load_openings
@@ -75,15 +75,17 @@ def _wandb_run(folder: Path, config: TrainConfig):
         return begin("offline")
 
 class Log:
-    "Metrics as JSON lines, and the same to Weights & Biases."
-    def __init__(self, folder: Path, config: TrainConfig, step: int):
-        self.path, self.wandb = folder/"metrics.jsonl", None
+    "Metrics as JSON lines, and the same to Weights & Biases; of several processes only the first keeps one."
+    def __init__(self, folder: Path, config: TrainConfig, step: int, first: bool = True):
+        self.path, self.wandb, self.rows, self.first = folder/"metrics.jsonl", None, [], first
+        if not first: return
         self.rows = [r for r in read_metrics(folder) if r["step"] <= step and step]
         write_whole(self.path, lambda p: p.write_text("".join(json.dumps(r) + "\n" for r in self.rows)))
         if config.wandb:
             self.wandb = _wandb_run(folder, config)
 
     def write(self, row: dict):
+        if not self.first: return
         self.rows.append(row)
         try:
             with open(self.path, "a") as f: f.write(json.dumps(row) + "\n")
@@ -144,13 +146,16 @@ def train(
     config = check_config(config or kept)
     other = differing(config, kept) if resume else []
     if other: raise UserError(f"{other[0]} cannot be changed when a run is resumed; {', '.join(AGAIN)} can.")
-    with EnginePool(config.processes) as engine, StopSignal() as stop:
+    world = World()
+    if world.rank: say = lambda text: None
+    progress = progress and not world.rank
+    with EnginePool(config.processes or max(1, cores() // world.size)) as engine, StopSignal() as stop:
         trainer = resumed_trainer(config, engine, Path(resume)) if resume else Trainer(config, engine)
         if not resume and config.preflight != "off": _look_first(trainer, say)
-        folder = Path(resume) if resume else new_folder(config.name, Path(root))
-        write_whole(folder/"config.json", lambda p: p.write_text(json.dumps(asdict(config), indent=1) + "\n"))
+        folder = Path(resume) if resume else Path(world.same(str(new_folder(config.name, Path(root))) if not world.rank else ""))
+        if not world.rank: write_whole(folder/"config.json", lambda p: p.write_text(json.dumps(asdict(config), indent=1) + "\n"))
         trainer.save(folder)                                                            # from here on the run can be resumed
-        log = Log(folder, config, trainer.done)
+        log = Log(folder, config, trainer.done, not world.rank)
         try: _steps(trainer, log, folder, stop, progress, say)
         except NotFinite as e: raise UserError(f"The run diverged at step {trainer.done}: {e} Start again with a lower learning_rate; {folder} keeps the checkpoint of step {trainer.kept}.") from None
         except (EngineError, UserError):
@@ -160,6 +165,7 @@ def train(
         finally: log.close()
         trainer.save(folder)
         result = _judge(trainer, folder)
+        if world.rank: return result                                                    # the first process plays the match and writes the report
         write_report(result, log.rows, config)                                          # a match can be broken off; the report is there
         if config.match_openings and not stop.asked:
             result = _play(result, trainer, stop, progress)
@@ -183,7 +189,9 @@ def _steps(trainer: Trainer, log: Log, folder: Path, stop: StopSignal, progress:
     if trainer.done == 0: log.write({"step": 0, **quality_row(trainer.quality())})
     shown = {}
     with tqdm(total=c.steps, initial=trainer.done, desc=folder.name, disable=not progress, unit="step") as bar:
-        while trainer.done < c.steps and not stop.asked and not (c.minutes and time.monotonic() - start > 60 * c.minutes):
+        while trainer.done < c.steps:
+            enough = stop.asked or (c.minutes and time.monotonic() - start > 60 * c.minutes)
+            if trainer.world.sum(torch.tensor(float(enough))) > 0: break                # all processes stop at the same step
             row = trainer.step()
             if trainer.done % c.eval_every == 0 or trainer.done == c.steps:
                 row |= quality_row(trainer.quality()); shown["held-out loss"] = f"{row['eval/expected_loss']:.3f}"

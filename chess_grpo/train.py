@@ -23,10 +23,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from .board import Boards, random_actions
-from .core import UserError, generator
+from .core import UserError, World, generator
 from .engine import EnginePool, Scores
 from .guards import ACTIONS, AdaptiveKL, ClipFraction, EntropyFloor, GroupCollapse, Guard, Order
-from .loss import AdvantageConfig, LossConfig, LossRecord, exact_kl, group_advantages, grpo_loss, masked_mean
+from .loss import AdvantageConfig, LossConfig, LossRecord, aggregate, exact_kl, group_advantages, grpo_loss, masked_mean
 from .play import Quality, move_quality
 from .policy import NotFinite, PolicyConfig, checked, config_from, entropy, freeze, load_policy, load_weights, new_policy, save_policy, write_whole
 from .positions import HISTORY, LiveGames, StartStream, load_labelled, random_games, random_starts
@@ -240,6 +240,9 @@ class Trainer:
     "The state of a run and its one operation, `step`."
     def __init__(self, config: TrainConfig, engine: EnginePool):
         c = self.config = check_config(config)
+        self.world = World()
+        if c.batch % self.world.size: raise UserError(f"batch is {c.batch}; it must be a multiple of the {self.world.size} processes that share it.")
+        share = c.batch // self.world.size
         self.engine, self.done, self.kept, self.evaluated = engine, 0, None, 0      # kept: the step of the last checkpoint
         self.policy = load_policy(c.start) if c.start else new_policy(c.policy_config(), c.seed)
         if c.start and self.policy.config != c.policy_config(): raise UserError(f"{c.start} is a checkpoint of another shape: it holds {self.policy.config}; set width, layers and so on to match.")
@@ -247,11 +250,12 @@ class Trainer:
         self.reference = copy.deepcopy(self.policy).eval()
         self.sampler = self.policy if c.sync_every == 1 else copy.deepcopy(self.policy)        # the old policy
         self.optimizer = torch.optim.AdamW(freeze(self.policy, c.freeze), lr=c.learning_rate, betas=(0.9, 0.99), weight_decay=c.weight_decay)
-        self.moves, self.games = generator(c.seed, c.device), generator(c.seed)
+        own = c.seed + 7_368_787 * self.world.rank                                          # each process plays other games
+        self.moves, self.games = generator(own, c.device), generator(own)
         self.held_out = load_labelled()
         self.stream = StartStream(c.seed, c.batch, self.share("endings"), exclude=self.held_out.boards.key())
         first_plies = random_games(64, 6, generator(c.seed)).fens()                         # not the match's openings: those are for the judge
-        self.live = LiveGames(round(c.live * c.batch), [chess.STARTING_FEN] * len(first_plies) + first_plies, self.games)
+        self.live = LiveGames(round(c.live * share), [chess.STARTING_FEN] * len(first_plies) + first_plies, self.games)
         self.luck = torch.rand(len(self.live.boards), generator=self.games)
         self.guards, self.boost, self.brake, self.good, self.rollbacks, self.stopped = make_guards(c), 1.0, 1.0, None, 0, ""     # good: weights to come back to; stopped: why a guard ended the run
 
@@ -268,7 +272,7 @@ class Trainer:
     def starts(self) -> Boards: # [B], the live games first
         "The positions of this step."
         n = len(self.live.boards)
-        return Boards.cat([self.live.boards, self.stream[self.done][n:].with_history(HISTORY)])
+        return Boards.cat([self.live.boards, self.stream[self.done][self.world.rank::self.world.size][n:].with_history(HISTORY)])
 
     def rollout(self, boards: Boards, how: Scoring | None = None, moves: torch.Generator | None = None, **other) -> Rollout:
         "Sample from the policy as it is."
@@ -290,7 +294,7 @@ class Trainer:
 
     def advantages(self, rewards: Tensor, mask: Tensor, values: Tensor | None = None) -> Tensor: # [B,G,T]
         "As the configuration wants them; `values` is what the value head expects."
-        return group_advantages(rewards if values is None else rewards - values, mask, self.config.advantages())
+        return group_advantages(rewards if values is None else rewards - values, mask, self.config.advantages(), self.world.sum)
 
     def _fresh(self, r: Rollout, boards: Boards) -> tuple[Rollout, Boards, int]:
         "Groups without variance drawn again, the live games excepted."
@@ -358,6 +362,9 @@ class Trainer:
         self.done += 1
         seconds = [b - a for a, b in zip(clock, clock[1:])]
         row = self._metrics(r, counts, first) | {"train/resampled_groups": resampled, "time/positions": seconds[0], "time/policy": seconds[1] - r.waited, "time/engine": r.waited, "time/learn": seconds[2]}
+        if self.world.size > 1:                                         # the mean over processes: all of them see the same, and their guards decide alike
+            both = self.world.sum(torch.tensor(list(row.values()), dtype=torch.float64)) / self.world.size
+            row = {k: v for k, v in zip(row, both.tolist())} | {"step": self.done, "evaluations": round(both[list(row).index("evaluations")].item() * self.world.size)}
         return row | self._guarded(row)
 
     def _guarded(self, row: dict) -> dict:
@@ -387,7 +394,7 @@ class Trainer:
         chosen, every = score(self.policy, r, how)
         if c.value:
             expectation = self.policy.values(r.states)[r.index]
-            value_loss = masked_mean((expectation - r.rewards) ** 2, counts)
+            value_loss = aggregate((expectation - r.rewards) ** 2, counts, total=self._whole(counts.sum()))
             values = expectation.detach() if c.advantage_baseline == "value" else None
         advantages = self.advantages(r.rewards, counts, values)
         with torch.no_grad():
@@ -396,11 +403,15 @@ class Trainer:
             old_every = score(self.sampler, r, self.sampling)[1] if kl_old_coef and c.kl_old == "exact" else None
         if ref is not None and c.kl == "exact": extra["kl_ref"] = exact_kl(every, ref_every)[r.index]
         if old_every is not None: extra["kl_old"] = exact_kl(old_every, every)[r.index]
-        loss, record = grpo_loss(chosen, r.log_probs, advantages, counts, c.loss(self.entropy_coef, kl_coef, kl_old_coef), entropy(every)[r.index], ref, **extra)
+        loss, record = grpo_loss(chosen, r.log_probs, advantages, counts, c.loss(self.entropy_coef, kl_coef, kl_old_coef), entropy(every)[r.index], ref, total=self._whole((counts if c.aggregate == "step" else counts.any(2)).sum()), **extra)
         if c.value:
             loss = loss + c.value_coef * value_loss
             record.figures["value_loss"] = value_loss.detach()
         return loss, record, {"chosen": chosen, "every": every, "advantages": advantages}
+
+    def _whole(self, count: Tensor) -> float | None:
+        "The mean share of a process, of what the whole batch counts: so that the mean of the processes' losses is the loss of the batch."
+        return None if self.world.size == 1 else self.world.sum(count).item() / self.world.size
 
     def _update(self, r: Rollout, counts: Tensor, update: int, budget: bool = False) -> dict:
         "One optimiser step on a rollout; what is not finite is never stepped on."
@@ -409,12 +420,19 @@ class Trainer:
         with _seeded(c.seed + 1_000_003 * self.done + update, c.device) if c.dropout else nullcontext(): loss, record, parts = self.loss(r, counts)
         figures = dict(record.figures)
         if budget: figures |= {f"grad/{k}": v for k, v in gradient_budget(record, self.policy.parameters()).norm.items()}
-        self.optimizer.zero_grad(); loss.backward()
+        self.optimizer.zero_grad(); loss.backward(); self._share_gradients()
         norm = figures["grad_norm"] = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), c.grad_clip)
         if not (loss.isfinite() and norm.isfinite()): raise NotFinite(f"The loss is {loss.item():g} and its gradient's norm {norm.item():g}.")
         self.optimizer.step()
         return {k: float(v) for k, v in figures.items()} | {"entropy_coef": self.entropy_coef, "kl_coef": self.kl_coefs[0], "exact_entropy": masked_mean(entropy(parts["every"].detach())[r.index], counts).item(),
                                                            "loss": loss.item()}
+
+    def _share_gradients(self):
+        "The mean over processes, in one message."
+        if self.world.size == 1: return
+        learning = [p for p in self.policy.parameters() if p.requires_grad]
+        flat = self.world.sum(torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in learning])) / self.world.size
+        for p, g in zip(learning, flat.split([p.numel() for p in learning])): p.grad = g.view_as(p)
 
     def _metrics(self, r: Rollout, counts: Tensor, terms: dict) -> dict:
         "By the names of METRICS."
@@ -468,6 +486,8 @@ def _save(self: Trainer, folder: Path):
     if self.good: tensors |= {f"good.{k}": v for k, v in self.good.items()}
     tensors = {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
     guards = {"memory": [g.memory for g in self.guards], "boost": self.boost, "brake": self.brake, "rollbacks": self.rollbacks}
+    if self.world.rank:                                                  # only what is this process's own
+        write_whole(folder/f"state-{self.world.rank}.safetensors", lambda p: save_file(self._random_state(), p, {"step": str(self.done)})); self.kept = self.done; return
     header = {"step": str(self.done), "evaluated": str(self.evaluated + self.engine.evaluated), "config": json.dumps(asdict(self.config)), "guards": json.dumps(guards)}
     write_whole(folder/"state.safetensors", lambda p: save_file(tensors, p, header))
     save_policy(self.policy, folder/"policy.safetensors")
@@ -486,6 +506,12 @@ def _load(self: Trainer, path: Path):
     other = differing(self.config, config_from(TrainConfig, json.loads(header["config"]), f"the header of {path}"))
     if other: raise UserError(f"{path} is of a run with another {other[0]}; {', '.join(AGAIN)} may differ, nothing else.")
     self._put_weights(tensors, str(path))
+    if self.world.rank:
+        own = path.with_name(f"state-{self.world.rank}.safetensors")
+        try:
+            with safe_open(own, "pt") as f: step, tensors = (f.metadata() or {}).get("step"), {k: f.get_tensor(k) for k in f.keys()}
+        except (SafetensorError, OSError) as e: raise UserError(f"{own} is missing or broken ({e}): resume with as many processes as the run had.") from None
+        if step != header["step"]: raise UserError(f"{own} is of step {step}, the checkpoint of step {header['step']}: they do not belong together.")
     self._set_random_state(tensors)
     self.good = part("good") or None
     guards = json.loads(header.get("guards", "null"))
