@@ -36,7 +36,7 @@ export: setup
 	@$(BIN)/python -c 'import torch' 2>/dev/null || { \
 	  if [ -z "$(CUDA)" ] && $(PIP) install --dry-run --report - '$(TORCH)' 2>/dev/null | grep -q '"nvidia-\|"name": "triton"'; \
 	  then $(PIP) install '$(TORCH)' $(CPU_TORCH); else $(PIP) install '$(TORCH)'; fi; }
-	@$(PIP) install -c constraints.txt -e '.[dev]'
+	@$(PIP) install -c constraints.txt -e '.[dev,text]'
 	@touch $@
 
 stockfish:

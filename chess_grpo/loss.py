@@ -107,6 +107,7 @@ class LossConfig:
     kl_grad: bool = True             # False = both KLs are subtracted from the advantages instead
     entropy_coef: float = 0.0        # weight of the entropy bonus
     entropy: str = "exact"           # exact, or minus_log_prob: the notes' estimate, which is none
+    kl_ratio: bool = False           # True = each estimate of the KL to the reference is weighted with its ratio: unbiased away from the old policy (arXiv 2512.02556; TRL's default)
 
     def __post_init__(self):
         kinds = ("k1", "k2", "k3", "exact")
@@ -196,6 +197,9 @@ def grpo_loss(
     mean = lambda x: aggregate(x, mask, c.aggregate, c.length, total)
     pick = lambda x: torch.where(mask, x, 0)
     new, old = pick(log_probs), pick(old_log_probs)
+    log_ratio = new - old
+    if c.ratio == "sequence": log_ratio = masked_mean(log_ratio, mask, 2, True).expand_as(log_ratio)
+    ratio = pick(log_ratio).exp()
     terms: dict[str, Term] = {}
     for name, coef, kind, a, b, exact, factor in (("kl_ref", c.kl_coef, c.kl, new, ref_log_probs, kl_ref, 1.0), ("kl_old", c.kl_old_coef, c.kl_old, old, new, kl_old, -1.0)):
         if kind == "exact":
@@ -208,12 +212,10 @@ def grpo_loss(
             continue
         else: per_step = pick(kl_estimate(a, pick(b), kind))
         if name == "kl_old" and not coef: continue
+        if name == "kl_ref" and c.kl_ratio: per_step = per_step * ratio
         if coef and not c.kl_grad: advantages = advantages - coef * per_step.detach()
         terms[name] = Term(mean(per_step if c.kl_grad else per_step.detach()), coef if c.kl_grad else 0.0, f"{kind} of {steps}" + ("" if c.kl_grad or not coef else f", {coef:g} times it subtracted from the advantages"),
-                           {NEW: factor} if kind == "k1" and c.kl_grad and coef else {})
-    log_ratio = new - old
-    if c.ratio == "sequence": log_ratio = masked_mean(log_ratio, mask, 2, True).expand_as(log_ratio)
-    ratio = pick(log_ratio).exp()
+                           {NEW: factor} if kind == "k1" and c.kl_grad and coef and not (name == "kl_ref" and c.kl_ratio) else {})
     reach = ratio.clamp(max=c.dual_clip) if c.dual_clip else ratio
     surrogate = -torch.minimum(reach * advantages, ratio.clamp(1 - c.clip, 1 + c.high) * advantages)
     terms = {"surrogate": Term(mean(surrogate), 1.0, f"{steps}, a ratio a {c.ratio}, clipped to {1 - c.clip:g}..{1 + c.high:g}" + (f" and {c.dual_clip:g}" if c.dual_clip else ""))} | terms

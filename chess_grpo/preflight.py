@@ -354,7 +354,7 @@ def step_size(
     parameters = [p for p in parameters if p.requires_grad]
     with torch.no_grad(): before, old = log_probs(), [p.detach().clone() for p in parameters]
     rate = update()
-    with torch.no_grad(): kl = exact_kl(before, log_probs()).mean().item()
+    with torch.no_grad(): kl = exact_kl(before.double(), log_probs().double()).mean().clamp_min(0).item()
     live = [p.grad != 0 if p.grad is not None else torch.zeros_like(p, dtype=torch.bool) for p in parameters]
     change = sum(((p.detach().double() - o.double()) ** 2).sum() for p, o in zip(parameters, old)).sqrt() / sum((o.double() ** 2).sum() for o in old).sqrt()
     moved = sum(int(((p.detach() != o) & m).sum()) for p, o, m in zip(parameters, old, live)) / max(1, sum(int(m.sum()) for m in live))

@@ -78,6 +78,7 @@ class TrainConfig:
     kl: str = key("k3", "k1, k2, k3 or exact: how it is estimated")
     kl_old_coef: float = key(0.0, "weight of the KL to the policy that sampled")
     kl_old: str = key("k3", "k1, k2, k3 or exact: how it is estimated")
+    kl_ratio: bool = key(False, "each estimate of the KL to the starting policy is weighted with its ratio")
     kl_grad: bool = key(True, "no = the KLs are taken off the advantages instead")
     entropy_coef: float = key(0.2, "weight of the entropy bonus")
     entropy_estimate: str = key("exact", "exact, or minus_log_prob: the notes' estimate, which is none")
@@ -131,7 +132,7 @@ class TrainConfig:
         "The part that makes the loss; coefficients may have changed since."
         now = lambda given, own: own if given is None else given
         return LossConfig(self.clip, self.clip_high or None, self.dual_clip or None, self.ratio, self.aggregate, self.depth, now(kl_coef, self.kl_coef), self.kl, now(kl_old_coef, self.kl_old_coef), self.kl_old, self.kl_grad,
-                          now(entropy_coef, self.entropy_coef), self.entropy_estimate)
+                          now(entropy_coef, self.entropy_coef), self.entropy_estimate, self.kl_ratio)
 
 def make_guards(c: TrainConfig) -> list[Guard]:
     "The guards a configuration asks for."
@@ -577,7 +578,8 @@ def preflight(
         copied.optimizer.zero_grad(); loss.backward()
         torch.nn.utils.clip_grad_norm_(copied.policy.parameters(), c.grad_clip); copied.optimizer.step()
         return copied.optimizer.param_groups[0]["lr"]
-    rates = [planned_rate(c, s) * trainer.brake for s in range(trainer.done, c.steps) for _ in range(c.updates)] or [0.0]
+    rates = [planned_rate(c, s) * trainer.brake for s in range(trainer.done, c.steps) for _ in range(c.updates)]
+    rates += [c.learning_rate] * (100 - len(rates))                                               # a run that is short on purpose is judged as if it went on a little
     step = step_size(copied.policy.parameters(), lambda: score(copied.policy, learned, sound)[1], update, rates)
     objective = lambda new, old, A, mask: grpo_loss(new, old, A, mask, replace(c.loss(0.0, 0.0, 0.0), length=5, entropy="exact"))[0]
     checks = [identity.check, *check_budget(budget), *estimate, *check_rewards(r.rewards, counts), *check_signal(parts["advantages"], trainer.advantages(again, counts), counts),
