@@ -134,7 +134,10 @@ class Policy(nn.Module):
         tokens: Tensor, # [N,64] int16, from the mover's side
         turn: Tensor, # [N] bool, True = White to move
     ) -> Tensor: # [N,1968] logits, legal or not
-        x = self.body(tokens)
+        return self.logits(self.body(tokens), turn)
+
+    def logits(self, x: Tensor, turn: Tensor) -> Tensor: # [N,64,width], [N] -> [N,1968]
+        "From what the body sees to actions."
         pairs = (self.leave(x) @ self.reach(x).transpose(1, 2) / x.shape[-1] ** 0.5).flatten(1)     # [N,4096]
         promote = F.pad(self.promote(x), (0, 1)).flatten(1)                                         # [N,320]
         index, extra = _head_index(str(x.device))
