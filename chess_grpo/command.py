@@ -19,10 +19,11 @@ from .bench import bench
 from .board import ACTIONS, check_perft, compile_rules, fuzz, random_actions
 from .core import UserError, generator
 from .engine import EngineError, EnginePool
-from .play import PolicyPlayer, RandomPlayer, match_result, move_quality, play_match
-from .policy import load_policy
+from .play import PolicyPlayer, match_result, move_quality, play_match
+from .policy import load_policy, write_whole
 from .positions import load_labelled, load_openings
 from .pretrain import PretrainConfig, pretrain
+from .rating import LADDER, compare, notes_match, play_rung, random_openings, rate
 from .run import read_config, train
 from .shards import write_shards
 from .train import TrainConfig, Trainer, preflight
@@ -46,9 +47,11 @@ def _parser() -> argparse.ArgumentParser:
     s.add_argument("--seed", type=int, default=0, help="of the games")
     r = sub.add_parser("pretrain", help="learn from labelled shards", formatter_class=argparse.ArgumentDefaultsHelpFormatter, allow_abbrev=False)
     _add_keys(r, PretrainConfig)
-    e = sub.add_parser("evaluate", help="judge a checkpoint: move quality and a match against a random mover")
+    e = sub.add_parser("evaluate", help="judge a checkpoint: move quality, and matches with Elo and interval")
     e.add_argument("checkpoint", help="a policy.safetensors")
-    e.add_argument("--openings", type=int, default=50, help="openings of the match, two games each")
+    e.add_argument("--against", default="random", metavar="NAME", help=f"{', '.join(LADDER)}; notes: the notes' own evaluation; all: the whole ladder; or another policy.safetensors")
+    e.add_argument("--openings", type=int, default=50, help="openings of each match, two games each")
+    e.add_argument("--pgn", default="", help="a file for the games")
     u = sub.add_parser("uci", help="play through the Universal Chess Interface: the command to give to a chess program")
     u.add_argument("--checkpoint", required=True, help="a policy.safetensors")
     u.add_argument("--temperature", type=float, default=0.0, help="of drawn moves; 0 = the likeliest move")
@@ -103,10 +106,20 @@ def _preflight_command(args, given: set[str]):
 
 def _evaluate_command(args):
     if args.openings < 1: raise UserError(f"openings is {args.openings}; it must be at least 1.")
-    policy = load_policy(args.checkpoint)
-    for row in move_quality(policy, load_labelled()).table(): print(f"{row[0]:32s}{row[1]}")
-    games = play_match(PolicyPlayer(policy), RandomPlayer(generator(0)), load_openings()[:args.openings], progress=True)
-    print(f"{'against a random mover':32s}{match_result(games, 'policy')}")
+    player = PolicyPlayer(load_policy(args.checkpoint))
+    rival = PolicyPlayer(load_policy(args.against), name="rival") if args.against.endswith(".safetensors") else None
+    names = list(LADDER) if args.against == "all" else [args.against]
+    if not rival and args.against not in (*LADDER, "all", "notes"): raise UserError(f"There is no opponent {args.against!r}; choose one of {', '.join(LADDER)}, notes, all, or a policy.safetensors.")
+    quality = move_quality(player.policy, load_labelled())
+    for row in quality.table(): print(f"{row[0]:32s}{row[1]}")
+    if rival: print("expected-score loss less the rival's: %.4f (%.4f to %.4f)" % (lambda d, i: (d, *i))(*compare(quality, move_quality(rival.policy, load_labelled()))))
+    some = (load_openings() + random_openings(max(0, args.openings - len(load_openings())), 6, generator(1)))[:args.openings]
+    every = []
+    for name in names:
+        games = play_match(player, rival, some, progress=True) if rival else notes_match(player, progress=True) if name == "notes" else play_rung(player, name, some, progress=True)
+        every += games
+        print(f"{'against ' + name:32s}{match_result(games, 'policy')}; {rate(games, 'policy')}")
+    if args.pgn: write_whole(Path(args.pgn), lambda p: p.write_text("\n".join(g.pgn("chess-grpo evaluate", i // 2 + 1) for i, g in enumerate(every))))
 
 def _uci_command(args, given: set[str]):
     if args.temperature < 0: raise UserError(f"temperature is {args.temperature}; it must not be negative.")

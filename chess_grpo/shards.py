@@ -71,7 +71,8 @@ def make_shard(
         half, quarter = n - n // 2, n // 4
         new = Boards.cat([random_starts(half, g, exclude), random_endings(quarter, g, exclude), random_games(max(1, n), 2, g)[:n - half - quarter]])
         return new[torch.randperm(n, generator=g)]
-    boards, parts, found, seen = fresh(games), [], 0, none
+    queue = fresh(games + positions // 4)                                                      # starts in stock: to make many costs little more than to make a few
+    boards, queue, parts, found, seen = queue[:games], queue[games:], [], 0, none
     while found < positions:
         packed, counts = score_moves(boards, engine, depth)
         keys = boards.key()
@@ -84,7 +85,10 @@ def make_shard(
         action = torch.where(at_random[:, None], torch.where(mask, noise, -1), value + noise / 2).argmax(1)          # the noise also breaks ties
         boards = boards.push(action)
         over = (boards.outcome() != 0) | (boards.halfmove >= 40)
-        if over.any(): boards = put_rows(boards, over, fresh(int(over.sum())))
+        if over.any():
+            n = int(over.sum())
+            if n > len(queue): queue = Boards.cat([queue, fresh(games)])
+            boards, queue = put_rows(boards, over, queue[:n]), queue[n:]
     boards, scores, counts = Boards.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts]), torch.cat([p[2] for p in parts])
     boards, counts = boards[torch.arange(positions)], counts[:positions]
     return {f.name: getattr(boards, f.name) for f in fields(Boards) if f.name != "keys"} | {"scores": scores[:int(counts.sum())], "counts": counts.to(torch.uint8)}
