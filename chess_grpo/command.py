@@ -110,6 +110,7 @@ def _evaluate_command(args):
     rival = PolicyPlayer(load_policy(args.against), name="rival") if args.against.endswith(".safetensors") else None
     names = list(LADDER) if args.against == "all" else [args.against]
     if not rival and args.against not in (*LADDER, "all", "notes"): raise UserError(f"There is no opponent {args.against!r}; choose one of {', '.join(LADDER)}, notes, all, or a policy.safetensors.")
+    if args.pgn and not Path(args.pgn).resolve().parent.is_dir(): raise UserError(f"There is no folder for {args.pgn}: make it, or choose another file.")
     quality = move_quality(player.policy, load_labelled())
     for row in quality.table(): print(f"{row[0]:32s}{row[1]}")
     if rival: print("expected-score loss less the rival's: %.4f (%.4f to %.4f)" % (lambda d, i: (d, *i))(*compare(quality, move_quality(rival.policy, load_labelled()))))
@@ -119,7 +120,7 @@ def _evaluate_command(args):
         games = play_match(player, rival, some, progress=True) if rival else notes_match(player, progress=True) if name == "notes" else play_rung(player, name, some, progress=True)
         every += games
         print(f"{'against ' + name:32s}{match_result(games, 'policy')}; {rate(games, 'policy')}")
-    if args.pgn: write_whole(Path(args.pgn), lambda p: p.write_text("\n".join(g.pgn("chess-grpo evaluate", i // 2 + 1) for i, g in enumerate(every))))
+        if args.pgn: write_whole(Path(args.pgn), lambda p: p.write_text("\n".join(g.pgn("chess-grpo evaluate", i // 2 + 1) for i, g in enumerate(every))))
 
 def _uci_command(args, given: set[str]):
     if args.temperature < 0: raise UserError(f"temperature is {args.temperature}; it must not be negative.")

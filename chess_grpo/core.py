@@ -62,8 +62,9 @@ class World:
     ) -> torch.Tensor:
         "Over all processes."
         if self.size == 1: return x
+        from accelerate import PartialState
         from accelerate.utils import reduce
-        return reduce(x.clone(), "sum")
+        return reduce(x.to(PartialState().device, copy=True), "sum").to(x.device)              # nccl wants it on the GPU
 
     def same(self, value):
         "What the first process says, in all of them."

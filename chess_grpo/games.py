@@ -71,7 +71,7 @@ class GameFilter:
     def why_not(self, g: PlayedGame) -> str:
         "Empty when the game may pass."
         elos = (g.white_elo, g.black_elo)
-        if self.least_elo and None in elos: return "without a rating"
+        if (self.least_elo or self.most_elo < 10_000) and None in elos: return "without a rating"
         if any(e is not None and not self.least_elo <= e <= self.most_elo for e in elos): return "outside the ratings"
         if len(g.moves) < self.least_plies: return "too short"
         if len(g.moves) > self.most_plies: return "too long"
@@ -79,6 +79,27 @@ class GameFilter:
 
 # %% ../nbs/api/04_games.ipynb #78c7229f
 RESULTS = {"1-0": 1.0, "1/2-1/2": 0.5, "0-1": 0.0}
+
+class _Zstd(io.RawIOBase):
+    "A zstd file, frame by frame; unlike the package's own reader it notices when the last frame is cut off."
+    def __init__(self, raw, zstandard): self.raw, self.new, self.frame, self.ready, self.begun = raw, lambda: zstandard.ZstdDecompressor().decompressobj(), None, b"", False
+
+    def readable(self): return True
+
+    def readinto(self, buffer):
+        while not self.ready:
+            data = self.raw.read(1 << 16)
+            if not data:
+                if self.begun: raise EOFError("the compressed data end in the middle")
+                return 0
+            while data:
+                if not self.begun: self.frame, self.begun = self.new(), True
+                self.ready += self.frame.decompress(data)
+                data = self.frame.unused_data if self.frame.eof else b""
+                self.begun = not self.frame.eof
+        n = min(len(buffer), len(self.ready))
+        buffer[:n], self.ready = self.ready[:n], self.ready[n:]
+        return n
 
 @contextmanager
 def _opened(path: Path) -> Iterator[io.TextIOBase]:
@@ -89,7 +110,7 @@ def _opened(path: Path) -> Iterator[io.TextIOBase]:
         elif path.suffix == ".zst":
             try: import zstandard
             except ImportError: raise UserError(f"{path} is compressed with zstd: pip install zstandard, or unpack it.") from None
-            stream = zstandard.ZstdDecompressor().stream_reader(raw)
+            stream = io.BufferedReader(_Zstd(raw, zstandard))
         else: stream = raw
         yield io.TextIOWrapper(stream, encoding="utf-8", errors="replace")
 
@@ -102,6 +123,7 @@ def game_of(parsed: chess.pgn.Game) -> PlayedGame | str: # why not, in words
     h = parsed.headers
     if h.get("Variant", "Standard").lower() not in ("standard", "from position", "chess"): return "of a variant"
     if parsed.errors: return "with an illegal move"
+    if any(not m for m in parsed.mainline_moves()): return "with a null move"
     if "FEN" in h and h["FEN"] != chess.STARTING_FEN: return "from another position"
     return PlayedGame(tuple(m.uci() for m in parsed.mainline_moves()), h.get("White", "?"), h.get("Black", "?"), _elo(h.get("WhiteElo")), _elo(h.get("BlackElo")), RESULTS.get(h.get("Result", "*")))
 
@@ -174,12 +196,13 @@ def read_lichess_evaluations(
     for row in rows:
         missing = [k for k in ("fen", "line", "depth", "cp", "mate") if k not in row]
         if missing: raise UserError(f"A row has no column {missing[0]}: it is not of Lichess/chess-position-evaluations; it has {', '.join(row)}.")
-        if row["depth"] < least_depth: skipped.note("not deep enough", row["fen"]); continue
-        if (row["cp"] is None) == (row["mate"] is None): skipped.note("without exactly one of cp and mate", row["fen"]); continue
+        if (row["cp"] is None) == (row["mate"] is None): skipped.note("without exactly one of cp and mate", str(row["fen"])); continue
         try:
+            if row["depth"] < least_depth: skipped.note("not deep enough", str(row["fen"])); continue
             board = chess.Board(row["fen"] + " 0 1" if len(row["fen"].split()) == 4 else row["fen"])
             if not board.is_valid(): raise ValueError("not valid")
             move = board.parse_uci(row["line"].split()[0])
-        except (ValueError, IndexError): skipped.note("with a broken position or line", row["fen"]); continue
+            if not move: raise ValueError("a null move")
+        except (ValueError, IndexError, AttributeError, TypeError): skipped.note("with a broken position or line", str(row["fen"])); continue
         sign = 1 if board.turn else -1
         yield Evaluated(board.fen(), sign * (row["cp"] or 0), sign * (row["mate"] or 0), move.uci(), row["depth"])

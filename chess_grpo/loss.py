@@ -225,7 +225,7 @@ def grpo_loss(
     with torch.no_grad():
         of = lambda x: masked_mean(x.to(ratio.dtype), mask)
         bad, good = (ratio < 1 - c.clip) & (advantages < 0), (ratio > 1 + c.high) & (advantages > 0)
-        figures = {k: t.value.detach() for k, t in terms.items()} | {"mean_ratio": of(ratio), "largest_ratio": pick(ratio).max(), "kl_sampled": of(torch.expm1(log_ratio) - log_ratio),
+        figures = {k: t.value.detach() for k, t in terms.items()} | {"mean_ratio": of(ratio), "largest_ratio": pick(ratio).max(), "kl_sampled": of(torch.expm1(new - old) - (new - old)),
             "clip_fraction": of((ratio < 1 - c.clip) | (ratio > 1 + c.high)), "clip_low": of(bad), "clip_high": of(good), "advantage_mean": of(advantages), "advantage_std": of((advantages - of(advantages)) ** 2).sqrt()}
     record = LossRecord(terms, figures)
     figures["loss"] = record.loss.detach()

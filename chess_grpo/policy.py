@@ -8,6 +8,7 @@ __all__ = ['masked_log_probs', 'entropy', 'NotFinite', 'checked', 'sample_action
 
 # %% ../nbs/api/03_policy.ipynb #56277c6e
 import json
+import os
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from pathlib import Path
@@ -205,7 +206,7 @@ def write_whole(
     write, # called with the path of a new file beside it
 ):
     "Write a file under another name and then rename it, so that a crash or a full disk never leaves half a file."
-    new = path.with_name(path.name + ".new")
+    new = path.with_name(f"{path.name}.{os.getpid()}.new")
     try: write(new); new.replace(path)
     except (OSError, SafetensorError) as e:
         new.unlink(missing_ok=True)

@@ -263,8 +263,7 @@ def check_signal(
         differs = (torch.where(mask[..., t], advantages[..., t], 0).abs().amax(1) > 1e-4)[mask[..., t].any(1)]
         if differs.float().mean() < 0.5:                                # that is another check's business
             checks.append(Check(f"advantages confirmed by a better look, ply {t}", f"only {differs.float().mean():.0%} of the groups differ", f"at least {at_least:.0%}", "sound")); continue
-        a, b = advantages[..., t][mask[..., t]].double(), again[..., t][mask[..., t]].double()
-        a, b = a - a.mean(), b - b.mean()
+        a, b = ((x[..., t] - masked_mean(x[..., t], mask[..., t], 1, True))[mask[..., t]].double() for x in (advantages, again))         # within groups: what the moves differ by
         confirmed = ((a * b).sum() ** 2 / ((a * a).sum() * (b * b).sum()).clamp_min(1e-30)).item()
         checks.append(judge(f"advantages confirmed by a better look, ply {t}", confirmed, at_least=at_least, show="{:.0%}", cause="noise", verdict="warning", remedy="the advantages are mostly noise of the engine: search deeper"))
     return checks

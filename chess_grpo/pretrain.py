@@ -126,6 +126,8 @@ def check_pretrain(c: PretrainConfig) -> PretrainConfig:
     need(0 < c.learning_rate < math.inf and c.softness > 0, "learning_rate and softness must be above 0.")
     need(0 <= c.smoothing < 1 and 0 <= c.dropout < 1, "smoothing and dropout are shares: at least 0 and below 1.")
     need(c.target in ("soft", "best"), f"There is no target {c.target!r}; choose soft or best.")
+    need(c.match_every % c.eval_every == 0, f"match_every is {c.match_every}; it must be a multiple of eval_every, {c.eval_every}.")
+    need(c.grad_clip > 0, f"grad_clip is {c.grad_clip}; it must be above 0.")
     need(c.device == "cpu" or torch.cuda.is_available(), f"device is {c.device!r}, but there is no such device here; choose cpu.")
     need(c.name and Path(c.name).name == c.name, f"{c.name!r} cannot be the name of a folder.")
     return c
@@ -158,7 +160,8 @@ def pretrain(
     keys = data.boards.key()
     if len(data) <= c.valid: raise UserError(f"{c.shards} holds {len(data)} positions, and {c.valid} are to be held back: make more with chess-grpo label, or lower valid.")
     held_back = torch.arange(len(data))[-c.valid:]
-    learn = torch.arange(len(data) - c.valid)
+    learn = (data.shard < data.shard[held_back[0]]).nonzero()[:, 0]                                   # whole files apart: their games go on in the rows that are held back
+    if not len(learn): learn = torch.arange(len(data) - c.valid)                                      # but for a folder that is one file
     learn = learn[~torch.isin(keys[learn], torch.cat([exclude, keys[held_back]]))]                     # neither what is held out nor what is held back
     valid = data.labelled(held_back); valid_target = targets(valid, c.target, c.softness)
     optimizer = torch.optim.AdamW(freeze(policy, c.freeze), lr=c.learning_rate, betas=(0.9, 0.98), weight_decay=c.weight_decay)
@@ -169,7 +172,8 @@ def pretrain(
         return validate(policy.eval(), valid, valid_target) | quality_row(move_quality(policy, held_out))
     try:
         log.write({"step": 0, **judged()})
-        with StopSignal() as stop, tqdm(total=1.0, desc=folder.name, disable=not progress, bar_format="{l_bar}{bar}| {elapsed} {postfix}") as bar:
+        with torch.random.fork_rng(), StopSignal() as stop, tqdm(total=1.0, desc=folder.name, disable=not progress, bar_format="{l_bar}{bar}| {elapsed} {postfix}") as bar:
+            torch.manual_seed(c.seed)                                                                 # dropout draws from the global generator
             share = 0.0
             while share < 1 and not stop.asked:
                 if len(order) < c.batch: order = torch.cat([order, learn[torch.randperm(len(learn), generator=g)]])
@@ -189,17 +193,18 @@ def pretrain(
                 done += 1; losses.append(loss.item())
                 share = max(done / c.steps, (time.monotonic() - start) / (60 * c.minutes) if c.minutes else 0)
                 bar.update(min(1, share) - bar.n)
-                if done % c.eval_every == 0 or share >= 1:
+                if done % c.eval_every == 0 or share >= 1 or stop.asked:
                     row = {"step": done, "train/loss": sum(losses[-c.eval_every:]) / len(losses[-c.eval_every:]), "learning_rate": optimizer.param_groups[0]["lr"], "epoch": done * c.batch / len(learn), "seconds": time.monotonic() - start, **judged()}
-                    if c.match_every and done % c.match_every == 0: row["match/skill0"] = weakest(c.match_openings, policy).points
-                    log.write(row); save_policy(policy, folder/"policy.safetensors")
+                    save_policy(policy, folder/"policy.safetensors")
+                    if c.match_every and c.match_openings and done % c.match_every == 0: row["match/skill0"] = weakest(c.match_openings, policy).points
+                    log.write(row)
                     bar.set_postfix({"top-1": f"{row['valid/top1']:.1%}", "held-out loss": f"{row['eval/expected_loss']:.3f}"})
     except NotFinite as e: raise UserError(f"The run diverged: {e} Start again with a lower learning_rate; {folder} keeps the last checkpoint.") from None
     finally: log.close()
     seconds = time.monotonic() - start
     save_policy(policy.eval(), folder/"policy.safetensors")
+    def summary(**more): write_whole(folder/"summary.json", lambda p: p.write_text(json.dumps({"steps": done, "seconds": seconds, "positions": len(learn), **log.rows[-1], **more}, indent=1) + "\n"))
+    summary()                                                                                         # the match can be broken off
     match = weakest(c.match_openings, policy, progress=progress) if c.match_openings and not stop.asked else None
-    result = PretrainResult(folder, done, seconds, log.rows, match)
-    last = log.rows[-1] | ({"match/skill0": asdict(match)} if match else {})
-    write_whole(folder/"summary.json", lambda p: p.write_text(json.dumps({"steps": done, "seconds": seconds, "positions": len(learn), **last}, indent=1) + "\n"))
-    return result
+    if match: summary(**{"match/skill0": asdict(match)})
+    return PretrainResult(folder, done, seconds, log.rows, match)

@@ -29,6 +29,7 @@ def pairs_of(
 ) -> list[int]: # how many pairs of 0, ½, 1, 1½ and 2 points
     "The pentanomial counts."
     if len(games) % 2: raise UserError("A game has no partner: give both games of every opening.")
+    if any((g.white == name) == (g.black == name) for g in games): raise UserError(f"{name!r} does not play one side of every game.")
     results = [g.result if g.white == name else 1 - g.result for g in games]
     counts = [0] * 5
     for a, b in zip(results[::2], results[1::2]): counts[round(2 * (a + b))] += 1
@@ -71,7 +72,11 @@ def rating_of(
     error = deviation / math.sqrt(n)
     nelo = (mean - 0.5) / (math.sqrt(2) * deviation) * 800 / math.log(10) if deviation else math.copysign(math.inf, mean - 0.5) if mean != 0.5 else 0.0
     los = 0.5 * (1 + math.erf((mean - 0.5) / error / math.sqrt(2))) if error else 0.5 + 0.5 * ((mean > 0.5) - (mean < 0.5))
-    return Rating(tuple(pairs), mean, elo_of(mean), elo_of(mean - z * error), elo_of(mean + z * error), nelo, z * 800 / math.log(10) / math.sqrt(2 * n), los, adjudicated)
+    low, high = mean - z * error, mean + z * error
+    if not deviation:                                                       # all pairs alike: Wilson's interval, as if a pair were a yes or no
+        middle, half = (mean + z*z / (2*n)) / (1 + z*z/n), z / (1 + z*z/n) * math.sqrt(mean * (1 - mean) / n + z*z / (4*n*n))
+        low, high, los = max(0.0, middle - half), min(1.0, middle + half), 0.5 * (1 + math.erf((mean - 0.5) * 2 * math.sqrt(n / 2))) if mean != 0.5 else 0.5
+    return Rating(tuple(pairs), mean, elo_of(mean), elo_of(low), elo_of(high), nelo, z * 800 / math.log(10) / math.sqrt(2 * n), los, adjudicated)
 
 def rate(
     games: Sequence[Game],
@@ -135,7 +140,10 @@ def random_openings(
 ) -> list[Opening]:
     "Openings of random moves from the initial position, no two alike, none that is over."
     found: dict[str, Opening] = {}
+    tries = 0
     while len(found) < n:
+        tries += 1
+        if tries > 20: raise UserError(f"There are not {n} positions after {plies} plies ({len(found)} were found): ask for fewer openings or more plies.")
         boards, lines = Boards.start(2 * n), [[] for _ in range(2 * n)]
         for _ in range(plies):
             actions = random_actions(boards.legal_mask(), generator); boards = boards.push(actions)

@@ -159,7 +159,8 @@ def train(
         try: _steps(trainer, log, folder, stop, progress, say)
         except NotFinite as e: raise UserError(f"The run diverged at step {trainer.done}: {e} Start again with a lower learning_rate; {folder} keeps the checkpoint of step {trainer.kept}.") from None
         except (EngineError, UserError):
-            trainer.save(folder); raise
+            if world.size == 1: trainer.save(folder)                                    # of several processes the others do not know of it: their last common checkpoint counts
+            raise
         except KeyboardInterrupt:
             say(f"interrupted; {folder} keeps the checkpoint of step {trainer.kept}: chess-grpo train --resume {folder}"); raise
         finally: log.close()
@@ -180,7 +181,8 @@ def _look_first(trainer: Trainer, say):
     "The preflight; a fault stops a run that nobody has allowed to go on."
     report = preflight(trainer)
     say(str(report))
-    if report.faults and trainer.config.preflight == "stop":
+    if trainer.config.preflight == "stop" and trainer.world.sum(torch.tensor(float(bool(report.faults)))) > 0:
+        if not report.faults: raise UserError("preflight: another process found a fault. Nothing was trained.")
         raise UserError(f"preflight: {'; '.join(f'{c.name}: {c.remedy}' for c in report.faults)}. Nothing was trained; --preflight warn trains all the same.")
 
 def _steps(trainer: Trainer, log: Log, folder: Path, stop: StopSignal, progress: bool, say):

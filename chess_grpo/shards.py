@@ -136,6 +136,7 @@ class Shards:
     boards: Boards      # [N]
     scores: Tensor      # [K] int16, position by position
     start: Tensor       # [N] int64, where each position's scores begin
+    shard: Tensor       # [N] int64, which file a position is from: those of one file are from the same games
 
     @classmethod
     def read(cls,
@@ -149,7 +150,7 @@ class Shards:
         join = lambda k: torch.cat([t[k] for t in parts])
         counts = join("counts").long()
         boards = Boards(*(join(f.name) if f.name != "keys" else torch.zeros(len(counts), 0, dtype=torch.int64) for f in fields(Boards)))
-        return cls(boards, join("scores"), counts.cumsum(0) - counts)
+        return cls(boards, join("scores"), counts.cumsum(0) - counts, torch.cat([torch.full((len(t["counts"]),), i) for i, t in enumerate(parts)]))
 
     def __len__(self) -> int: return len(self.boards)
 

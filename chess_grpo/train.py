@@ -26,7 +26,7 @@ from .board import Boards, random_actions
 from .core import UserError, World, generator
 from .engine import EnginePool, Scores
 from .guards import ACTIONS, AdaptiveKL, ClipFraction, EntropyFloor, GroupCollapse, Guard, Order
-from .loss import AdvantageConfig, LossConfig, LossRecord, aggregate, exact_kl, group_advantages, grpo_loss, masked_mean
+from .loss import AdvantageConfig, LossConfig, LossRecord, Term, aggregate, exact_kl, group_advantages, grpo_loss, masked_mean
 from .play import Quality, move_quality
 from .policy import NotFinite, PolicyConfig, checked, config_from, entropy, freeze, load_policy, load_weights, new_policy, save_policy, write_whole
 from .positions import HISTORY, LiveGames, StartStream, load_labelled, random_games, random_starts
@@ -140,7 +140,7 @@ def make_guards(c: TrainConfig) -> list[Guard]:
     if c.entropy_floor: guards.append(EntropyFloor(c.entropy_floor, c.patience, c.entropy_action))
     if c.collapse_limit: guards.append(GroupCollapse(c.collapse_limit, c.patience, c.collapse_action))
     if c.clip_limit and not c.root_noise: guards.append(ClipFraction(c.clip_limit, c.patience, c.clip_action))
-    if c.kl_target: guards.append(AdaptiveKL(c.kl_target, c.kl_coef or c.kl_old_coef, highest=c.kl_highest, patience=c.patience, metric="kl_ref" if c.kl_coef else "mean_kl_divergence"))
+    if c.kl_target: guards.append(AdaptiveKL(c.kl_target, c.kl_coef or c.kl_old_coef, highest=c.kl_highest, patience=c.patience, metric="kl_ref" if c.kl_coef else "kl_last_update"))
     return guards
 
 SCHEDULES: dict[str, Callable[[float], float]] = {   # share of the run that is done -> share of the learning rate and of the entropy bonus
@@ -166,6 +166,8 @@ def check_config(c: TrainConfig) -> TrainConfig:
     need(c.freeze <= c.layers, f"freeze is {c.freeze}; the network has {c.layers} layers.")
     need(c.nonfinite in ("stop", "rollback"), f"There is no nonfinite {c.nonfinite!r}; choose stop or rollback.")
     need(not c.kl_target or c.kl_coef or c.kl_old_coef, "kl_target is set, but neither kl_coef nor kl_old_coef: there is no coefficient to follow it.")
+    need(not c.kl_target or c.kl_coef or max(c.updates, c.sync_every) > 1, "kl_target is to follow the KL to the policy that sampled, and with one update a step and a sync at every step that is 0: set kl_coef, updates or sync_every.")
+    need(c.advantage_baseline != "value" or c.advantage_credit == "step", "advantage_baseline is value: the value head expects the reward of one move, so advantage_credit must be step.")
     c.advantages(), c.loss(), make_guards(c)
     need(c.schedule in SCHEDULES, f"There is no schedule {c.schedule!r}; choose one of {', '.join(SCHEDULES)}.")
     need(c.preflight in ("stop", "warn", "off"), f"There is no preflight {c.preflight!r}; choose stop, warn or off.")
@@ -201,12 +203,14 @@ METRICS = {
     "clip_high": "share of ratios out of range upwards, of good moves: their gradient is 0",
     "mean_kl_divergence": "KL of the sampling policy from the learner's, estimated on the sampled actions (k3), before the update",
     "entropy": "exact entropy over the legal moves, nats",
+    "kl_last_update": "the same as mean_kl_divergence, before the last of several updates",
     "kl_ref": "KL of the learner to the starting policy, estimated as `kl` says; only with kl_coef",
     "grad_norm": "norm of the gradient before clipping",
     "grad/surrogate": "norm of that term's gradient; of every term, at steps that are evaluated",
     "grad/kl_ref": "the same",
     "grad/kl_old": "the same",
     "grad/entropy": "the same",
+    "grad/value": "the same",
     "value_loss": "squared error of the value head, if there is one",
     "learning_rate": "of this step",
     "entropy_coef": "weight of the entropy bonus at this step, boosts included",
@@ -282,11 +286,16 @@ class Trainer:
         with _seeded(c.seed + 1_000_003 * self.done - 1, c.device) if how.dropout and c.dropout else nullcontext():
             r = sample(policy, boards.to(c.device), **{"engine": self.engine, "generator": moves or self.moves, "group": c.group, "depth": c.depth, "temperature": how.temperature, "search_depth": c.search_depth, "reward": self.reward,
                        "teacher_ply": c.teacher_ply, "teacher_game": c.teacher_game, "teacher_depth": c.teacher_depth, "root_noise": c.root_noise, "root_alpha": c.root_alpha} | other)
-        if not c.reward_change: return r
-        start = self.reward(self.engine.scores(boards.fens(), c.search_depth)).to(r.rewards.device)
-        return replace(r, rewards=changes(r.rewards, r.mask, start))
+        return replace(r, rewards=self._changed(r.rewards, r.mask, boards, c.search_depth)) if c.reward_change else r
 
-    def reward(self, scores: Scores) -> Tensor: return asymmetric(reward_named(self.config.reward)(scores), self.config.reward_negative)
+    def reward(self, scores: Scores) -> Tensor:
+        "Of a position; asymmetry comes last, after the change if that is what counts."
+        plain = reward_named(self.config.reward)(scores)
+        return plain if self.config.reward_change else asymmetric(plain, self.config.reward_negative)
+
+    def _changed(self, rewards: Tensor, mask: Tensor, boards: Boards, depth: int) -> Tensor:
+        start = self.reward(self.engine.scores(boards.fens(), depth)).to(rewards.device)
+        return asymmetric(changes(rewards, mask, start), self.config.reward_negative)
 
     def counts(self, r: Rollout, boards: Boards) -> Tensor: # [B,G,T] bool
         "The plies that are learned from: the first mover's own, and none from a held-out position that a game in progress passes through."
@@ -341,28 +350,30 @@ class Trainer:
     def step(self) -> dict:
         "Positions, rollout, updates, guards; the metrics of the step."
         c, clock = self.config, [time.perf_counter()]
-        before = self._random_state()
+        before, weights = self._random_state(), self._weights()
         try:
             if c.sync_every > 1 and self.done % c.sync_every == 0: self.sampler.load_state_dict(self.policy.state_dict())
             boards = self.starts(); clock.append(time.perf_counter())
             r, boards, resampled = self._fresh(self.rollout(boards), boards); clock.append(time.perf_counter())
             counts = self.counts(r, boards)
             learned, first, budget = r.only(counts), None, (self.done + 1) % c.eval_every == 0
+            old = self._old_distribution(learned)
             for update in range(c.updates):
-                terms = self._update(learned, counts, update, budget and update == 0); first = first or terms
+                terms = self._update(learned, counts, update, budget and update == 0, old); first = first or terms
+            clock.append(time.perf_counter())
+            if len(self.live.boards): self.live.step(r.actions[:len(self.live.boards), 0, 0].cpu(), self._reply, self.games)
         except NotFinite as e:
-            if c.nonfinite == "stop" or not self.good: self._set_random_state(before); raise
-            self._set_random_state(before); self.games.manual_seed(c.seed + 7919 * (self.done + 1)); self.moves.manual_seed(c.seed + 7919 * (self.done + 1))      # not the same moves again
+            self._set_random_state(before)
+            if c.nonfinite == "stop" or not self.good: self._put_weights(weights); raise
+            again = c.seed + 7919 * (self.done + 1) + 7_368_787 * self.world.rank
+            self.games.manual_seed(again); self.moves.manual_seed(again)                                       # not the same moves again
             self._obey(Order("finite numbers", "rollback", str(e))); self.done += 1
             return {"step": self.done, "guards": f"finite numbers: rollback: {e}"}
         except BaseException:
-            self._set_random_state(before); raise                  # as if the step had not begun
-        clock.append(time.perf_counter())
-        if len(self.live.boards):
-            self.live.step(r.actions[:len(self.live.boards), 0, 0].cpu(), self._reply, self.games)
+            self._set_random_state(before); self._put_weights(weights); raise                                  # as if the step had not begun
         self.done += 1
         seconds = [b - a for a, b in zip(clock, clock[1:])]
-        row = self._metrics(r, counts, first) | {"train/resampled_groups": resampled, "time/positions": seconds[0], "time/policy": seconds[1] - r.waited, "time/engine": r.waited, "time/learn": seconds[2]}
+        row = self._metrics(r, counts, first) | {"kl_last_update": terms["kl_sampled"], "train/resampled_groups": resampled, "time/positions": seconds[0], "time/policy": seconds[1] - r.waited, "time/engine": r.waited, "time/learn": seconds[2]}
         if self.world.size > 1:                                         # the mean over processes: all of them see the same, and their guards decide alike
             both = self.world.sum(torch.tensor(list(row.values()), dtype=torch.float64)) / self.world.size
             row = {k: v for k, v in zip(row, both.tolist())} | {"step": self.done, "evaluations": round(both[list(row).index("evaluations")].item() * self.world.size)}
@@ -371,7 +382,8 @@ class Trainer:
     def _guarded(self, row: dict) -> dict:
         "Let the guards look, and do what they say."
         orders = [o for o in (g.look(row) for g in self.guards) if o]
-        for order in orders: self._obey(order)
+        for i, order in enumerate(orders):
+            if order.action != "rollback" or not any(o.action == "rollback" for o in orders[:i]): self._obey(order)             # one way back is enough
         if not orders and self.done % self.config.save_every == 0 and all(g.calm for g in self.guards) and self._may_roll_back: self.good = self._weights()
         memory = {"entropy_floor/consecutive_low_steps": g.memory.get("low", 0) for g in self.guards if isinstance(g, EntropyFloor)} | ({"adaptive_kl/current_kl_coef": self.adaptive.memory["coef"]} if self.adaptive else {})
         return memory | ({"guards": "; ".join(map(str, orders))} if orders else {})
@@ -381,15 +393,23 @@ class Trainer:
 
     def _obey(self, order: Order):
         if order.action == "stop": self.stopped = str(order)
-        if order.action in ("boost", "rollback"): self.boost *= order.factor
+        if order.action in ("boost", "rollback"):
+            self.boost *= order.factor
+            for g in self.guards: g.memory["low"] = 0                           # what was done must have time to work
+            if self.boost > 10_000: self.stopped = f"{order}, and the bonus has been boosted 10,000 times already"
         if order.action == "rollback":
             self.rollbacks += 1
             if not self.good or self.rollbacks > 5: self.stopped = f"{order}; " + ("there are no good weights to go back to" if not self.good else "and that for the sixth time"); return
             self.brake /= 2; self._put_weights(self.good)
-        for g in self.guards: g.memory["low"] = 0
+            if self.sampler is not self.policy: self.sampler.load_state_dict(self.policy.state_dict())
 
-    def loss(self, r: Rollout, counts: Tensor, how: Scoring | None = None) -> tuple[Tensor, LossRecord, dict]:
-        "The loss of a rollout at the present weights, its record, and what it was made of."
+    def _old_distribution(self, r: Rollout) -> Tensor | None:
+        "What the sampler thinks of every move, while its weights are still those that sampled; only when the exact KL to it is wanted."
+        if not self.kl_coefs[1] or self.config.kl_old != "exact": return None
+        with torch.no_grad(): return score(self.sampler, r, self.sampling)[1]
+
+    def loss(self, r: Rollout, counts: Tensor, how: Scoring | None = None, old: Tensor | None = None) -> tuple[Tensor, LossRecord, dict]:
+        "The loss of a rollout at the present weights, its record, and what it was made of; `old` as _old_distribution gives it."
         c, how = self.config, how or self.learning
         (kl_coef, kl_old_coef), values, extra = self.kl_coefs, None, {}
         chosen, every = score(self.policy, r, how)
@@ -401,24 +421,25 @@ class Trainer:
         with torch.no_grad():
             if kl_coef or self.adaptive: ref, ref_every = score(self.reference, r, replace(how, dropout=False))
             else: ref = None
-            old_every = score(self.sampler, r, self.sampling)[1] if kl_old_coef and c.kl_old == "exact" else None
+            old_every = old if old is not None else self._old_distribution(r)
         if ref is not None and c.kl == "exact": extra["kl_ref"] = exact_kl(every, ref_every)[r.index]
         if old_every is not None: extra["kl_old"] = exact_kl(old_every, every)[r.index]
         loss, record = grpo_loss(chosen, r.log_probs, advantages, counts, c.loss(self.entropy_coef, kl_coef, kl_old_coef), entropy(every)[r.index], ref, total=self._whole((counts if c.aggregate == "step" else counts.any(2)).sum()), **extra)
         if c.value:
-            loss = loss + c.value_coef * value_loss
-            record.figures["value_loss"] = value_loss.detach()
-        return loss, record, {"chosen": chosen, "every": every, "advantages": advantages}
+            record.terms["value"] = Term(value_loss, c.value_coef, "squared error of the value head")
+            loss = record.loss
+            record.figures.update({"value_loss": value_loss.detach(), "loss": loss.detach()})
+        return loss, record, {"chosen": chosen, "every": every, "advantages": advantages, "values": values}
 
     def _whole(self, count: Tensor) -> float | None:
         "The mean share of a process, of what the whole batch counts: so that the mean of the processes' losses is the loss of the batch."
         return None if self.world.size == 1 else self.world.sum(count).item() / self.world.size
 
-    def _update(self, r: Rollout, counts: Tensor, update: int, budget: bool = False) -> dict:
+    def _update(self, r: Rollout, counts: Tensor, update: int, budget: bool = False, old: Tensor | None = None) -> dict:
         "One optimiser step on a rollout; what is not finite is never stepped on."
         c = self.config
         for g in self.optimizer.param_groups: g["lr"] = self.learning_rate
-        with _seeded(c.seed + 1_000_003 * self.done + update, c.device) if c.dropout else nullcontext(): loss, record, parts = self.loss(r, counts)
+        with _seeded(c.seed + 1_000_003 * self.done + update, c.device) if c.dropout else nullcontext(): loss, record, parts = self.loss(r, counts, old=old)
         figures = dict(record.figures)
         if budget: figures |= {f"grad/{k}": v for k, v in gradient_budget(record, self.policy.parameters()).norm.items()}
         self.optimizer.zero_grad(); loss.backward(); self._share_gradients()
@@ -487,10 +508,16 @@ def _save(self: Trainer, folder: Path):
     if self.good: tensors |= {f"good.{k}": v for k, v in self.good.items()}
     tensors = {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
     guards = {"memory": [g.memory for g in self.guards], "boost": self.boost, "brake": self.brake, "rollbacks": self.rollbacks}
-    if self.world.rank:                                                  # only what is this process's own
-        write_whole(folder/f"state-{self.world.rank}.safetensors", lambda p: save_file(self._random_state(), p, {"step": str(self.done)})); self.kept = self.done; return
-    header = {"step": str(self.done), "evaluated": str(self.evaluated + self.engine.evaluated), "config": json.dumps(asdict(self.config)), "guards": json.dumps(guards)}
+    if self.world.rank:                                                  # only what is this process's own; the one before is kept until the first process has written
+        write_whole(folder/f"state-{self.world.rank}-{self.done}.safetensors", lambda p: save_file(self._random_state(), p, {"step": str(self.done)}))
+        self.world.sum(torch.zeros(1)); self.world.sum(torch.zeros(1)); self.kept = self.done
+        for old in folder.glob(f"state-{self.world.rank}-*.safetensors"):
+            if old.name != f"state-{self.world.rank}-{self.done}.safetensors": old.unlink()
+        return
+    self.world.sum(torch.zeros(1))                                       # all the others have written theirs
+    header = {"step": str(self.done), "evaluated": str(self.evaluated + self.engine.evaluated), "config": json.dumps(asdict(self.config)), "guards": json.dumps(guards), "processes": str(self.world.size)}
     write_whole(folder/"state.safetensors", lambda p: save_file(tensors, p, header))
+    self.world.sum(torch.zeros(1))                                       # now they may delete the ones before
     save_policy(self.policy, folder/"policy.safetensors")
     self.kept = self.done
 
@@ -506,15 +533,16 @@ def _load(self: Trainer, path: Path):
     if part("sampler") and self.sampler is not self.policy: load_weights(self.sampler, part("sampler"), str(path))
     other = differing(self.config, config_from(TrainConfig, json.loads(header["config"]), f"the header of {path}"))
     if other: raise UserError(f"{path} is of a run with another {other[0]}; {', '.join(AGAIN)} may differ, nothing else.")
+    if int(header.get("processes", "1")) != self.world.size: raise UserError(f"{path} is of a run that {header.get('processes', '1')} processes shared: resume with as many.")
     self._put_weights(tensors, str(path))
+    self.good = part("good") or None
     if self.world.rank:
-        own = path.with_name(f"state-{self.world.rank}.safetensors")
+        own = path.with_name(f"state-{self.world.rank}-{header['step']}.safetensors")
         try:
             with safe_open(own, "pt") as f: step, tensors = (f.metadata() or {}).get("step"), {k: f.get_tensor(k) for k in f.keys()}
         except (SafetensorError, OSError) as e: raise UserError(f"{own} is missing or broken ({e}): resume with as many processes as the run had.") from None
         if step != header["step"]: raise UserError(f"{own} is of step {step}, the checkpoint of step {header['step']}: they do not belong together.")
     self._set_random_state(tensors)
-    self.good = part("good") or None
     guards = json.loads(header.get("guards", "null"))
     if guards:
         self.boost, self.brake, self.rollbacks = guards["boost"], guards["brake"], guards["rollbacks"]
@@ -548,7 +576,8 @@ def preflight(
     c, seed = trainer.config, trainer.config.seed + 1
     boards = trainer.starts()
     boards = boards[torch.linspace(0, len(boards) - 1, min(positions, len(boards))).round().long().unique()]        # live games and others
-    draw = lambda how=None, **other: trainer.rollout(boards, how, generator(seed, c.device), **{"root_noise": 0.0} | other)         # root noise is another policy, and meant to be
+    now = copy.copy(trainer); now.sampler = trainer.policy                                        # in the middle of a run the old policy may differ, and is meant to
+    draw = lambda how=None, **other: now.rollout(boards, how, generator(seed, c.device), **{"root_noise": 0.0} | other)         # root noise is another policy, and meant to be
     with torch.random.fork_rng(devices=[]):
         identity = on_policy_identity(trainer.policy, lambda how: draw(how, engine=None, teacher_ply=0.0) if not c.reward_change else draw(how, teacher_ply=0.0), trainer.sampling, trainer.learning)
     r = draw()
@@ -571,7 +600,7 @@ def preflight(
     at = tuple(rows.nonzero()[on.cpu()].T)
     for k, v in (("cp", deep.cp), ("mate", deep.mate), ("moves", deep.moves)): getattr(scores, k)[at] = -v if k != "moves" else v
     again = torch.where(r.mask, trainer.reward(scores).to(r.rewards.device), 0)
-    if c.reward_change: again = changes(again, r.mask, trainer.reward(trainer.engine.scores(boards.fens(), c.search_depth + deeper)).to(again.device))
+    if c.reward_change: again = trainer._changed(again, r.mask, boards, c.search_depth + deeper)
     def update():
         copied.optimizer.param_groups[0]["lr"] = c.learning_rate * copied.brake
         loss, _, _ = copied.loss(learned, counts, sound)
@@ -582,7 +611,7 @@ def preflight(
     rates += [c.learning_rate] * (100 - len(rates))                                               # a run that is short on purpose is judged as if it went on a little
     step = step_size(copied.policy.parameters(), lambda: score(copied.policy, learned, sound)[1], update, rates)
     objective = lambda new, old, A, mask: grpo_loss(new, old, A, mask, replace(c.loss(0.0, 0.0, 0.0), length=5, entropy="exact"))[0]
-    checks = [identity.check, *check_budget(budget), *estimate, *check_rewards(r.rewards, counts), *check_signal(parts["advantages"], trainer.advantages(again, counts), counts),
+    checks = [identity.check, *check_budget(budget), *estimate, *check_rewards(r.rewards, counts), *check_signal(parts["advantages"], trainer.advantages(again, counts, parts["values"]), counts),
               check_saturation(trainer.reward, r.scores[tuple(counts.cpu().nonzero().T)]), *(check_filter(n, f(trainer.engine.scores(random_starts(256, generator(seed)).fens(), c.search_depth))) for n, f in (filters or {}).items()),
               check_padding(lambda rewards, mask: trainer.advantages(rewards, mask), objective), *check_exploration(parts["every"].detach(), r.actions, r.mask), *check_step(step)]
     return Report(checks + ([check_power(2 * c.match_openings)] if c.match_openings else []))

@@ -14,7 +14,7 @@ import torch
 
 from .board import ACTIONS, MOVES, Boards
 from .core import UserError, generator
-from .policy import Policy, load_policy, sample_actions
+from .policy import Policy, checked, sample_actions
 
 # %% ../nbs/api/12_uci.ipynb #180972b2
 class Uci:
@@ -51,7 +51,7 @@ class Uci:
 
     def _uci(self, _):
         self.say(f"id name {self.name} ({self.policy.size:,} weights)\nid author the chess_grpo authors")
-        self.say(f"option name Temperature type spin default {round(100 * self.temperature)} min 1 max 1000\noption name Greedy type check default {str(self.greedy).lower()}\noption name Seed type spin default {self.seed} min 0 max 2147483647\nuciok")
+        self.say(f"option name Temperature type spin default {min(1000, max(1, round(100 * self.temperature)))} min 1 max 1000\noption name Greedy type check default {str(self.greedy).lower()}\noption name Seed type spin default {self.seed} min 0 max 2147483647\nuciok")
     def _isready(self, _): self.say("readyok")
     def _debug(self, _): pass
     def _register(self, _): pass
@@ -78,6 +78,8 @@ class Uci:
             if not board.is_valid(): raise UserError(f"The position {board.fen()} is not valid.")
         else: raise UserError("position needs startpos or fen.")
         for uci in words[at + 1:]: board.push_uci(uci)                      # an illegal move: ValueError, and the position stays as it was
+        if not board.is_valid(): raise UserError(f"The position {board.fen()} is not valid.")
+        board.halfmove_clock, board.fullmove_number = min(board.halfmove_clock, 10_000), min(board.fullmove_number, 10_000)
         self.board = board
 
     def _go(self, words):
@@ -88,7 +90,10 @@ class Uci:
             for w in words[words.index("searchmoves") + 1:]:
                 if w not in ACTIONS: break
                 only.append(w)
-        self.held = self._choose(only)
+        try: self.held = self._choose(only)
+        except Exception as e:                                              # whatever it is: who asked waits for a move
+            self.say(f"info string {type(e).__name__}: {e}")
+            self.held = f"bestmove {next((m.uci() for m in self.board.legal_moves), '(none)')}"
         if "infinite" not in words and "ponder" not in words: self._stop([])
 
     def _stop(self, _):
@@ -100,7 +105,7 @@ class Uci:
         legal = {m.uci() for m in self.board.legal_moves}
         allowed = [ACTIONS[m] for m in (only or []) if m in legal] or [ACTIONS[m] for m in legal]
         if not allowed: return "bestmove (none)"
-        lp = self.policy.log_probs(Boards.from_fens([self.board.fen()]).to(self.policy.device), self.temperature)
+        lp = checked(self.policy.log_probs(Boards.from_fens([self.board.fen()]).to(self.policy.device), self.temperature))
         lp = torch.full_like(lp, -torch.inf).index_copy(1, torch.tensor(allowed, device=lp.device), lp[:, allowed]).log_softmax(1)
         action = int(lp.argmax()) if self.greedy else int(sample_actions(lp.cpu(), 1, self.generator)[0, 0])
         self.say(f"info depth 1 nodes 1 pv {MOVES[action]} string probability {lp[0, action].exp():.3f}")
