@@ -10,7 +10,6 @@ __all__ = ['RESULTS', 'PlayedGame', 'Skipped', 'GameFilter', 'game_of', 'read_pg
 import gzip
 import hashlib
 import io
-import json
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field

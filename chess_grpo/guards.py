@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['ACTIONS', 'Order', 'Guard', 'EntropyFloor', 'GroupCollapse', 'ClipFraction', 'AdaptiveKL']
 
-# %% ../nbs/api/09_guards.ipynb #56620fa7
-from dataclasses import dataclass, field, fields
+# %% ../nbs/api/09_guards.ipynb #3fb71893
+from dataclasses import dataclass, field
 
 from .core import UserError
 

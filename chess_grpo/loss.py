@@ -6,8 +6,8 @@
 __all__ = ['ADVANTAGES', 'NEW', 'masked_mean', 'AdvantageConfig', 'returns', 'group_advantages', 'LossConfig', 'Term',
            'LossRecord', 'aggregate', 'kl_estimate', 'exact_kl', 'grpo_loss']
 
-# %% ../nbs/api/06_loss.ipynb #d7937fc0
-from dataclasses import dataclass, field, replace
+# %% ../nbs/api/06_loss.ipynb #3fb71893
+from dataclasses import dataclass, field
 from typing import Callable
 
 import torch

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['PHASES', 'STRONG', 'WEAK', 'HISTORY', 'piece_count', 'random_games', 'random_starts', 'first_of_each',
-           'random_endings', 'StartStream', 'Opening', 'load_openings', 'LiveGames', 'put_rows', 'Labelled', 'label',
-           'load_labelled']
+           'random_endings', 'StartStream', 'Opening', 'load_openings', 'LiveGames', 'put_rows', 'Labelled', 'phase_of',
+           'label', 'load_labelled']
 
 # %% ../nbs/api/04_positions.ipynb #56277c6e
 import json
@@ -237,6 +237,12 @@ class Labelled:
         "Centipawns unclipped, and a nearer mate above a farther one: what \"best\" means."
         return self._legal(self.scores.centipawns(1_000_000))
 
+def phase_of(
+    pieces: int, # on the board
+) -> str: # a key of PHASES
+    "Opening, middlegame or endgame."
+    return next(p for p, (low, high) in PHASES.items() if low <= pieces <= high or p == "endgame")
+
 def label(
     boards: Boards, # games not over
     engine: EnginePool,
@@ -247,8 +253,7 @@ def label(
     fens, count, out = boards.fens(), piece_count(boards).tolist(), []
     for i in tqdm(range(0, len(fens), chunk), desc=f"label, depth {depth}", disable=len(fens) <= chunk):
         for fen, n, lines in zip(fens[i:i+chunk], count[i:i+chunk], engine.multipv(fens[i:i+chunk], depth)):
-            phase = next(p for p, (low, high) in PHASES.items() if low <= n <= high or p == "endgame")
-            out.append({"fen": fen, "phase": phase, "moves": {m: l.cp if not l.mate else f"#{l.mate * l.moves}" for m, l in lines.items()}})
+            out.append({"fen": fen, "phase": phase_of(n), "moves": {m: l.cp if not l.mate else f"#{l.mate * l.moves}" for m, l in lines.items()}})
     return out
 
 def load_labelled(

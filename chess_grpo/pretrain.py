@@ -10,7 +10,7 @@ __all__ = ['targets', 'cross_entropy', 'validate', 'calibration_error', 'Pretrai
 import json
 import math
 import time
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -18,14 +18,14 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from .core import UserError, generator
-from .engine import EnginePool
-from .play import EnginePlayer, MatchResult, PolicyPlayer, RandomPlayer, match_result, move_quality, play_match
-from .policy import NotFinite, Policy, PolicyConfig, entropy, freeze, load_policy, masked_log_probs, new_policy, save_policy, write_whole
+from .play import MatchResult, PolicyPlayer, match_result, move_quality
+from .policy import NotFinite, Policy, entropy, freeze, load_policy, masked_log_probs, new_policy, save_policy, write_whole
 from .positions import Labelled, load_labelled, load_openings
+from .rating import play_rung
 from .rewards import graded
 from .run import Log, StopSignal, new_folder, quality_row
 from .shards import Shards
-from .train import key
+from .train import NetworkKeys, check_shared, key
 
 # %% ../nbs/api/11_pretrain.ipynb #6c78e7ee
 def targets(
@@ -81,7 +81,7 @@ def calibration_error(
 
 # %% ../nbs/api/11_pretrain.ipynb #a42cfc0a
 @dataclass(frozen=True)
-class PretrainConfig:
+class PretrainConfig(NetworkKeys):
     "What a pretraining run is."
     name: str = key("pretrain", "the run is kept in runs/NAME")
     shards: str = key("runs/shards", "a folder that chess-grpo label made")
@@ -99,37 +99,23 @@ class PretrainConfig:
     grad_clip: float = key(1.0, "largest norm of the gradient")
     start: str = key("", "a checkpoint to start from, empty = random weights")
     freeze: int = key(0, "layers, with the embedding, whose weights stay as they are")
-    width: int = key(128, "of the network")
-    layers: int = key(4, "of the network")
-    heads: int = key(4, "of its attention")
-    expansion: int = key(2, "of its feed-forward part")
-    dropout: float = key(0.0, "of the network")
-    attacks: bool = key(True, "tokens say who attacks each square")
-    square_bias: bool = key(True, "attention has a learned bias for each pair of squares")
-    value: bool = key(False, "the network has a value head; it learns the best move's reward")
     eval_every: int = key(200, "steps between two looks at held-back and held-out positions")
     match_every: int = key(0, "steps between two matches against Stockfish skill 0 at depth 1; 0 = only at the end")
     match_openings: int = key(50, "openings of each match, two games each")
     device: str = key("cpu", "cpu or cuda")
     wandb: bool = key(False, "log to Weights & Biases")
 
-    def policy_config(self) -> PolicyConfig:
-        "The part that shapes the network."
-        return PolicyConfig(**{f.name: getattr(self, f.name) for f in fields(PolicyConfig)})
-
 def check_pretrain(c: PretrainConfig) -> PretrainConfig:
     "Refuse what cannot work, in one sentence."
     def need(ok, sentence):
         if not ok: raise UserError(sentence)
-    for k in ("steps", "batch", "valid", "eval_every", "width", "layers", "heads", "expansion"): need(getattr(c, k) >= 1, f"{k} is {getattr(c, k)}; it must be at least 1.")
-    for k in ("minutes", "warmup", "match_every", "match_openings", "weight_decay", "freeze"): need(getattr(c, k) >= 0, f"{k} is {getattr(c, k)}; it must not be negative.")
-    need(0 < c.learning_rate < math.inf and c.softness > 0, "learning_rate and softness must be above 0.")
-    need(0 <= c.smoothing < 1 and 0 <= c.dropout < 1, "smoothing and dropout are shares: at least 0 and below 1.")
+    check_shared(c)
+    need(c.valid >= 1, f"valid is {c.valid}; it must be at least 1.")
+    need(c.softness > 0, f"softness is {c.softness}; it must be above 0.")
+    need(0 <= c.smoothing < 1, f"smoothing is {c.smoothing}; it must be at least 0 and below 1.")
     need(c.target in ("soft", "best"), f"There is no target {c.target!r}; choose soft or best.")
-    need(c.match_every % c.eval_every == 0, f"match_every is {c.match_every}; it must be a multiple of eval_every, {c.eval_every}.")
+    need(c.match_every >= 0 and c.match_every % c.eval_every == 0, f"match_every is {c.match_every}; it must be a multiple of eval_every, {c.eval_every}.")
     need(c.grad_clip > 0, f"grad_clip is {c.grad_clip}; it must be above 0.")
-    need(c.device == "cpu" or torch.cuda.is_available(), f"device is {c.device!r}, but there is no such device here; choose cpu.")
-    need(c.name and Path(c.name).name == c.name, f"{c.name!r} cannot be the name of a folder.")
     return c
 
 @dataclass(frozen=True)
@@ -141,10 +127,9 @@ class PretrainResult:
     rows: list[dict]
     match: MatchResult | None   # against Stockfish skill 0 at depth 1
 
-def weakest(openings: int, policy: Policy, name: str = "policy", progress: bool = False) -> MatchResult:
+def weakest(openings: int, policy: Policy, progress: bool = False) -> MatchResult:
     "A match against Stockfish, skill 0 at depth 1."
-    with EnginePool(options={"Skill Level": 0}) as pool:
-        return match_result(play_match(PolicyPlayer(policy, name=name), EnginePlayer(pool, "go depth 1", "Stockfish skill 0"), load_openings()[:openings], progress=progress), name)
+    return match_result(play_rung(PolicyPlayer(policy), "skill 0, depth 1", load_openings()[:openings], progress=progress), "policy")
 
 def pretrain(
     config: PretrainConfig | None = None, # None = the defaults

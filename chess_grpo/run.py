@@ -13,7 +13,7 @@ import os
 import secrets
 import signal
 import time
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch

@@ -22,7 +22,7 @@ from .board import Boards
 from .core import UserError, generator
 from .engine import EnginePool, Scores
 from .policy import write_whole
-from .positions import PHASES, Labelled, first_of_each, piece_count, put_rows, random_endings, random_games, random_starts
+from .positions import Labelled, first_of_each, phase_of, piece_count, put_rows, random_endings, random_games, random_starts
 from .sampler import no_scores, start_scoring
 
 # %% ../nbs/api/05_shards.ipynb #e8595aa4
@@ -165,6 +165,4 @@ class Shards:
         packed = unpack_scores(self.scores[at])
         dense = no_scores(*mask.shape)
         for k in ("cp", "mate", "moves"): getattr(dense, k)[mask] = getattr(packed, k)
-        count = piece_count(boards)
-        phase = [next(p for p, (low, high) in PHASES.items() if low <= n <= high or p == "endgame") for n in count.tolist()]
-        return Labelled(boards, dense, phase)
+        return Labelled(boards, dense, [phase_of(n) for n in piece_count(boards).tolist()])
