@@ -8,24 +8,30 @@ __all__ = ['COMMANDS', 'main']
 # %% ../nbs/api/14_command.ipynb #53c6226b
 import argparse
 import difflib
+import importlib.util
+import json
+import os
+import subprocess
 import sys
 from contextlib import nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Sequence
 
 import torch
 
 from .bench import bench
 from .board import ACTIONS, check_perft, compile_rules, fuzz, random_actions
-from .core import UserError, generator
+from .claims import NOTES, load_claims, load_verdicts, rows_of, totals
+from .core import SCALES, UserError, data_path, generator
 from .engine import EngineError, EnginePool
 from .play import PolicyPlayer, match_result, move_quality, play_match
 from .policy import load_policy, write_whole
-from .positions import load_labelled, load_openings
+from .positions import load_openings
 from .pretrain import PretrainConfig, pretrain
 from .rating import LADDER, compare, notes_match, play_rung, random_openings, rate
-from .run import read_config, train
-from .shards import write_shards
+from .run import note_config, read_config, train
+from .shards import kept_out, load_judge, write_shards
 from .train import TrainConfig, Trainer, preflight
 from .uci import Uci
 
@@ -35,8 +41,11 @@ def _parser() -> argparse.ArgumentParser:
     sub = p.add_subparsers(dest="command", required=True)
     t = sub.add_parser("train", help="run GRPO and write a report", formatter_class=argparse.ArgumentDefaultsHelpFormatter, allow_abbrev=False)
     t.add_argument("--resume", metavar="RUN", help="go on with a stopped run, such as runs/grpo; steps, minutes, processes and wandb may be given anew")
+    note = dict(choices=NOTES, help="begin with the configuration of a research note, its bugs included; other options change it")
+    t.add_argument("--note", **note)
     _add_keys(t, TrainConfig)
     l = sub.add_parser("preflight", help="what is wrong with a run, before it is made: identity, gradients, rewards, exploration, step size, games; status 1 when there is a fault", formatter_class=argparse.ArgumentDefaultsHelpFormatter, allow_abbrev=False)
+    l.add_argument("--note", **note)
     _add_keys(l, TrainConfig)
     s = sub.add_parser("label", help="play games and score every legal move of their positions; what is there already is kept")
     s.add_argument("--folder", default="runs/shards", help="where the shards are")
@@ -67,6 +76,11 @@ def _parser() -> argparse.ArgumentParser:
     b.add_argument("--out", default="runs/bench.json", help="the file")
     b.add_argument("--quick", action="store_true", help="a minute instead of ten, with more noise")
     b.add_argument("--device", default="cpu", help="of the rules: cpu or cuda")
+    r = sub.add_parser("reproduce", help="run the notebook of a research note and print its verdicts")
+    r.add_argument("note", choices=NOTES)
+    r.add_argument("--scale", choices=SCALES, default="cpu", help="smoke: a minute; cpu: up to twenty; gpu: the note's own sizes")
+    c = sub.add_parser("claims", help="print the verdicts on the notes' claims: the latest of this folder's runs, else those that are shipped")
+    c.add_argument("notes", nargs="*", default=list(NOTES), metavar="NOTE", help="of these notes; none = all")
     return p
 
 def _add_keys(p: argparse.ArgumentParser, config: type):
@@ -81,7 +95,8 @@ def _yes_no(text: str) -> bool:
     raise argparse.ArgumentTypeError(f"{text!r} is neither yes nor no")
 
 def _train_command(args, given: set[str]):
-    base = read_config(Path(args.resume)) if args.resume else TrainConfig()
+    if args.resume and args.note: raise UserError("A resumed run has its own configuration: leave --note out.")
+    base = read_config(Path(args.resume)) if args.resume else note_config(args.note) if args.note else TrainConfig()
     train(replace(base, **{f.name: getattr(args, f.name) for f in fields(TrainConfig) if f.name in given}), resume=args.resume)
 
 def _label_command(args, given: set[str]):
@@ -89,7 +104,7 @@ def _label_command(args, given: set[str]):
         if getattr(args, k) < 1: raise UserError(f"{k} is {getattr(args, k)}; it must be at least 1.")
     if not 0 <= args.random_moves <= 1: raise UserError(f"random_moves is {args.random_moves}; it is a share and must be between 0 and 1.")
     with EnginePool() as engine:
-        folder = write_shards(args.folder, args.shards, engine, args.seed, positions=args.positions, depth=args.depth, random_moves=args.random_moves, exclude=load_labelled().boards.key())
+        folder = write_shards(args.folder, args.shards, engine, args.seed, positions=args.positions, depth=args.depth, random_moves=args.random_moves, exclude=kept_out())
     print(f"{args.shards} shards of {args.positions} positions in {folder.resolve()}")
 
 def _pretrain_command(args, given: set[str]):
@@ -99,7 +114,7 @@ def _pretrain_command(args, given: set[str]):
     print((result.folder/"policy.safetensors").resolve())
 
 def _preflight_command(args, given: set[str]):
-    config = replace(TrainConfig(), **{f.name: getattr(args, f.name) for f in fields(TrainConfig) if f.name in given})
+    config = replace(note_config(args.note) if args.note else TrainConfig(), **{f.name: getattr(args, f.name) for f in fields(TrainConfig) if f.name in given})
     with EnginePool(config.processes) as engine: report = preflight(Trainer(config, engine))
     print(report)
     if report.faults: raise AssertionError(f"{len(report.faults)} of {len(report.checks)} checks found a fault: {', '.join(report.causes)}")
@@ -111,9 +126,9 @@ def _evaluate_command(args):
     names = list(LADDER) if args.against == "all" else [args.against]
     if not rival and args.against not in (*LADDER, "all", "notes"): raise UserError(f"There is no opponent {args.against!r}; choose one of {', '.join(LADDER)}, notes, all, or a policy.safetensors.")
     if args.pgn and not Path(args.pgn).resolve().parent.is_dir(): raise UserError(f"There is no folder for {args.pgn}: make it, or choose another file.")
-    quality = move_quality(player.policy, load_labelled())
+    quality = move_quality(player.policy, load_judge())
     for row in quality.table(): print(f"{row[0]:32s}{row[1]}")
-    if rival: print("expected-score loss less the rival's: %.4f (%.4f to %.4f)" % (lambda d, i: (d, *i))(*compare(quality, move_quality(rival.policy, load_labelled()))))
+    if rival: print("expected-score loss less the rival's: %.4f (%.4f to %.4f)" % (lambda d, i: (d, *i))(*compare(quality, move_quality(rival.policy, load_judge()))))
     some = (load_openings() + random_openings(max(0, args.openings - len(load_openings())), 6, generator(1)))[:args.openings]
     every = []
     for name in names:
@@ -148,8 +163,29 @@ def _bench_command(args):
     if args.device != "cpu" and not torch.cuda.is_available(): raise UserError(f"device is {args.device!r}, but there is no such device here; choose cpu.")
     bench(args.out, args.quick, args.device)
 
+def _reproduce_command(args, given: set[str]):
+    name = json.loads(data_path(f"claims/{args.note}.json").read_text())["notebook"]
+    path = data_path("README.md").parent.parent/"nbs"/"research"/f"{name}.ipynb"
+    if not path.exists(): raise UserError(f"{path} is not here: notebooks are in the repository, not in the package; git clone it and run this there.")
+    if not importlib.util.find_spec("nbconvert"): raise UserError("Running a notebook needs nbconvert: pip install nbconvert ipykernel.")
+    out = Path("runs/claims").resolve(); out.mkdir(parents=True, exist_ok=True)
+    done = subprocess.run([sys.executable, "-m", "nbconvert", "--to", "notebook", "--execute", "--ExecutePreprocessor.timeout=-1", "--output", str(out/f"{name}.ipynb"), str(path)], env=os.environ | {"CHESS_GRPO_SCALE": args.scale, "CHESS_GRPO_RUNS": str(out.parent)}, stderr=subprocess.PIPE, text=True)
+    if done.returncode: raise UserError(f"{path.name} did not run to its end: {done.stderr.strip().splitlines()[-1]}")
+    _print_claims([args.note])
+    print(out/f"{name}.ipynb")
+
+def _print_claims(notes: Sequence[str]):
+    for note in notes:
+        for id, statement, printed, ours, verdict, why, n, seconds in rows_of(load_verdicts(note)):
+            print(f"{id:8s} {verdict:10s} {statement}\n{'':19s} printed {printed}; ours {ours}. {why}")
+    print(totals(notes))
+
+def _claims_command(args, given: set[str]):
+    for note in args.notes: load_claims(note)
+    _print_claims(args.notes)
+
 COMMANDS = {"train": _train_command, "preflight": _preflight_command, "label": _label_command, "pretrain": _pretrain_command, "uci": _uci_command, "evaluate": lambda args, given: _evaluate_command(args), "perft": lambda args, given: _perft_command(args),
-            "fuzz": lambda args, given: _fuzz_command(args), "bench": lambda args, given: _bench_command(args)}
+            "fuzz": lambda args, given: _fuzz_command(args), "bench": lambda args, given: _bench_command(args), "reproduce": _reproduce_command, "claims": _claims_command}
 
 def main(argv: list[str] | None = None) -> int: # the exit status
     "The command `chess-grpo`."

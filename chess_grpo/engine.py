@@ -165,8 +165,8 @@ class _Unit:
 
 class _Call:
     "One request to the pool: done when all its units are."
-    def __init__(self, n: int, closed: threading.Event, parse: Callable):
-        self.results, self.left, self.error, self.done, self.lock, self.closed, self.parse = [None] * n, 1, None, threading.Event(), threading.Lock(), closed, parse     # the 1 is the submitting itself
+    def __init__(self, n: int, closed: threading.Event, parse: Callable, then: Callable):
+        self.results, self.left, self.error, self.done, self.lock, self.closed, self.parse, self.then = [None] * n, 1, None, threading.Event(), threading.Lock(), closed, parse, then     # the 1 is the submitting itself
 
     def expect(self):
         "One more unit to come."
@@ -177,11 +177,15 @@ class _Call:
             for i in places: self.results[i] = answer
         with self.lock:
             self.left -= 1
-            if not self.left: self.done.set()
+            if self.left: return
+        self._end()
 
     def fail(self, error: Exception):
         with self.lock: self.error = self.error or error
-        self.done.set()
+        self._end()
+
+    def _end(self):
+        if not self.done.is_set(): self.done.set(); self.then()
 
     def wait(self) -> list: # what `parse` made of each position's answer
         try:
@@ -347,6 +351,7 @@ class EnginePool:
         parse: Callable[[bytes, bytes], object] = parse_answer, # makes an answer of what the engine printed; ValueError = nonsense
         wdl: bool = False, # ask for wins, draws and losses too
         order_dependent: bool = False, # True = nothing is cleared: faster, but scores depend on what was searched before
+        then: Callable[[], object] = lambda: None, # called, in another thread, when all answers are there or the request has failed
     ) -> _Call: # .wait() gives the answers, one a position
         "Start searching; the caller goes on meanwhile."
         if self.closed.is_set(): raise UserError("This EnginePool is closed: open a new one.")
@@ -354,9 +359,9 @@ class EnginePool:
         if isinstance(units, Tensor): units = units.tolist()
         if "movetime" in go and (units is not None or order_dependent): raise UserError("A limit by movetime needs each position for itself: in a shared unit the clock of one search runs while the one before is not over.")
         alone = units is None or order_dependent
-        call = _Call(len(fens), self.closed, parse)
+        call = _Call(len(fens), self.closed, parse, then)
         settings = {"MultiPV": multipv} | ({"UCI_ShowWDL": "true" if wdl else "false"} if self.knows_wdl else {})
-        for members in _alone(fens, 1 if self.cache_size else 16) if alone else _together(fens, units):          # the first unit is at work while the last is made
+        for members in _alone(fens, 1 if self.cache_size else max(1, min(16, len(fens) // (4 * len(self.pids))))) if alone else _together(fens, units):          # the first unit is at work while the last is made
             key = (tuple(members), go, multipv, wdl, parse) if self.cache_size and not order_dependent and "movetime" not in go else None
             unit = _Unit(list(members), go, settings, call, list(members.values()), 0 if order_dependent else 1 if alone else len(members), key)
             call.expect()

@@ -8,6 +8,7 @@ __all__ = ['Player', 'RandomPlayer', 'PolicyPlayer', 'EnginePlayer', 'Game', 'pl
 
 # %% ../nbs/api/08_play.ipynb #f8c6c24a
 import math
+import queue
 from dataclasses import dataclass
 from typing import Callable, Protocol, Sequence
 
@@ -21,7 +22,7 @@ from .board import ACTIONS, MOVES, Boards, random_actions
 from .core import UserError
 from .engine import EnginePool
 from .policy import Policy, entropy, sample_actions
-from .positions import PHASES, Labelled, Opening
+from .positions import PHASES, Labelled, Opening, put_rows
 
 # %% ../nbs/api/08_play.ipynb #7e777dff
 class Player(Protocol):
@@ -63,6 +64,9 @@ class EnginePlayer:
     def choose(self, boards: Boards) -> Tensor:
         return torch.tensor([ACTIONS[m] for m in self.pool.best_moves(boards.fens(), self.go)], device=boards.turn.device)
 
+    @property
+    def on_a_clock(self) -> bool: return "movetime" in self.go
+
 # %% ../nbs/api/08_play.ipynb #a42cfc0a
 @dataclass(frozen=True)
 class Game:
@@ -89,31 +93,59 @@ def play_match(
     openings: Sequence[Opening], # each played twice, `a` as White first
     max_plies: int = 400, # after the opening; longer games count as draws
     progress: bool = False, # show a bar
-    stop: Callable[[], bool] = lambda: False, # asked before each ply; True = break the match off
+    stop: Callable[[], bool] = lambda: False, # asked again and again; True = break the match off
 ) -> list[Game]: # two an opening; none if it was broken off, for the games that end early are not a fair sample
     "Play a match."
     boards = Boards.from_fens([o.fen for o in openings for _ in range(2)], history=150)
-    a_white = torch.tensor([i % 2 == 0 for i in range(len(boards))])
-    live, moves, ends = torch.arange(len(boards)), [list(o.moves) for o in openings for _ in range(2)], {}
-    bar = tqdm(total=len(boards), desc=f"{a.name} - {b.name}", disable=not progress)
-    for _ in range(max_plies):
-        if not len(live): break
-        if stop(): bar.close(); return []
-        actions, mine = torch.zeros(len(live), dtype=torch.int64), boards.turn == a_white[live]
-        for player, turn in ((a, mine), (b, ~mine)):
-            if turn.any(): actions[turn] = player.choose(boards[turn])
-        boards = boards.push(actions)
-        for i, m in zip(live.tolist(), actions.tolist()): moves[i].append(MOVES[m])
-        outcome = boards.outcome()
-        for i, o, turn in zip(live.tolist(), outcome.tolist(), boards.turn.tolist()):
-            if o: ends[i] = (0.0 if turn else 1.0) if o == chess.Termination.CHECKMATE.value else 0.5, chess.Termination(o).name.lower().replace("_", " "); bar.update()
-        live, boards = live[outcome == 0], boards[outcome == 0]
-    bar.close()
+    moves, ends, clocked = [list(o.moves) for o in openings for _ in range(2)], {}, _Clocked()
+    a_white, length = torch.arange(len(boards)) % 2 == 0, torch.tensor([len(m) for m in moves])
+    live, action = torch.ones(len(boards), dtype=torch.bool), torch.full((len(boards),), -1)
+    with tqdm(total=len(boards), desc=f"{a.name} - {b.name}", disable=not progress) as bar:
+        while live.any():
+            if stop(): return []
+            idle, mine = live & (action < 0) & ~clocked.asked(len(boards)), boards.turn == a_white
+            for player, rows in ((a, idle & mine), (b, idle & ~mine)):
+                if not rows.any(): continue
+                if isinstance(player, EnginePlayer) and player.on_a_clock: clocked.ask(player, boards[rows], rows.nonzero()[:, 0].tolist())
+                else: action[rows] = player.choose(boards[rows])
+            for i, move in clocked.answers(wait=not (action >= 0).any()): action[i] = ACTIONS[move]
+            moved = action >= 0
+            new = boards[moved].push(action[moved])
+            boards = put_rows(boards, moved, new)
+            for i, m, o, turn in zip(moved.nonzero()[:, 0].tolist(), action[moved].tolist(), new.outcome().tolist(), new.turn.tolist()):
+                moves[i].append(MOVES[m])
+                if o: ends[i] = (0.0 if turn else 1.0) if o == chess.Termination.CHECKMATE.value else 0.5, chess.Termination(o).name.lower().replace("_", " ")
+                elif len(moves[i]) - length[i] >= max_plies: ends[i] = 0.5, "ply limit"
+                else: continue
+                live[i] = False; bar.update()
+            action[moved] = -1
     games = []
     for i, line in enumerate(moves):
         white, black = (a, b) if i % 2 == 0 else (b, a)
-        games.append(Game(openings[i // 2], white.name, black.name, tuple(line), *ends.get(i, (0.5, "ply limit"))))
+        games.append(Game(openings[i // 2], white.name, black.name, tuple(line), *ends[i]))
     return games
+
+class _Clocked:
+    "Moves that take a set time: asked game by game, so that no engine waits for another's game."
+    def __init__(self): self.calls, self.done, self.engines = {}, queue.SimpleQueue(), 0
+
+    def asked(self, n: int) -> Tensor: # [n] bool, games whose move is being looked for
+        return torch.zeros(n, dtype=torch.bool).index_fill(0, torch.tensor(list(self.calls), dtype=torch.int64), True)
+
+    def ask(self, player: EnginePlayer, boards: Boards, games: list[int]):
+        self.engines = max(self.engines, len(player.pool.pids))
+        for i, fen in zip(games, boards.fens()): self.calls[i] = player.pool.submit([fen], player.go, then=lambda i=i: self.done.put(i))
+
+    def answers(self, wait: bool) -> list[tuple[int, str]]: # games and moves
+        "What has come; answers are let gather while every engine still has two games to think about, for a policy is fast in batches."
+        found = []
+        while self.calls and (not self.done.empty() or wait and (not found or len(self.calls) > 2 * self.engines)):
+            try: i = self.done.get(timeout=0.5)                             # short waits, so that an interrupt gets through
+            except queue.Empty:
+                for call in [c for c in self.calls.values() if c.closed.is_set()]: call.wait()      # says so
+                continue
+            found.append((i, self.calls.pop(i).wait()[0][0]))
+        return found
 
 # %% ../nbs/api/08_play.ipynb #c91bfaca
 @dataclass(frozen=True)

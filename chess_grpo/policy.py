@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['masked_log_probs', 'entropy', 'NotFinite', 'checked', 'sample_actions', 'PolicyConfig', 'Block', 'Policy', 'freeze',
-           'new_policy', 'config_from', 'save_policy', 'write_whole', 'load_policy', 'load_weights']
+           'new_policy', 'config_from', 'save_policy', 'write_whole', 'load_policy', 'read_card', 'load_weights']
 
 # %% ../nbs/api/03_policy.ipynb #56277c6e
 import json
@@ -196,10 +196,11 @@ def config_from(
 def save_policy(
     policy: Policy, # its weights and its config are written
     path: str | Path, # ends in .safetensors
+    card: dict | None = None, # how it was made: whatever JSON can hold
 ):
-    "Write weights and config, whole or not at all."
+    "Write weights, config and card, whole or not at all."
     path = Path(path); path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, lambda p: save_file({k: v.detach().cpu().contiguous() for k, v in policy.state_dict().items()}, p, {"config": json.dumps(asdict(policy.config))}))
+    write_whole(path, lambda p: save_file({k: v.detach().cpu().contiguous() for k, v in policy.state_dict().items()}, p, {"config": json.dumps(asdict(policy.config)), "card": json.dumps(card or {})}))
 
 def write_whole(
     path: Path, # the file to make or replace
@@ -227,6 +228,12 @@ def load_policy(
     policy = Policy(config_from(PolicyConfig, config, f"the config of {path.name}")).to(device)
     load_weights(policy, weights, str(path))
     return policy.eval()
+
+def read_card(
+    path: str | Path, # written by `save_policy`
+) -> dict:
+    "How a policy was made."
+    with safe_open(path, "pt") as f: return json.loads((f.metadata() or {}).get("card", "{}"))
 
 def load_weights(policy: nn.Module, weights: dict, where: str):
     "Copy weights into a network of the same shape, or say what differs."

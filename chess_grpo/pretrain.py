@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['targets', 'cross_entropy', 'validate', 'calibration_error', 'PretrainConfig', 'check_pretrain', 'PretrainResult',
-           'weakest', 'pretrain']
+           'make_optimizers', 'weakest', 'pretrain']
 
 # %% ../nbs/api/11_pretrain.ipynb #56277c6e
 import json
@@ -24,7 +24,7 @@ from .positions import Labelled, load_labelled, load_openings
 from .rating import play_rung
 from .rewards import graded
 from .run import Log, StopSignal, new_folder, quality_row
-from .shards import Shards
+from .shards import Shards, kept_out
 from .train import NetworkKeys, check_shared, key
 
 # %% ../nbs/api/11_pretrain.ipynb #6c78e7ee
@@ -93,12 +93,16 @@ class PretrainConfig(NetworkKeys):
     target: str = key("soft", "soft: all moves by their score; best: the best ones")
     softness: float = key(0.1, "temperature of soft, in reward")
     smoothing: float = key(0.0, "share of the target that is spread over the legal moves")
+    optimizer: str = key("muon", "of the weight matrices: muon or adamw; all other weights have AdamW")
+    matrix_rate: float = key(0.02, "learning rate of Muon, at its highest")
     learning_rate: float = key(2e-3, "of AdamW, at its highest")
     warmup: int = key(100, "steps over which it rises; then a cosine to 0")
-    weight_decay: float = key(0.05, "of AdamW")
+    weight_decay: float = key(0.05, "of both")
     grad_clip: float = key(1.0, "largest norm of the gradient")
     start: str = key("", "a checkpoint to start from, empty = random weights")
     freeze: int = key(0, "layers, with the embedding, whose weights stay as they are")
+    bf16: bool = key(False, "reckon in bfloat16 where that is safe (autocast): twice as fast on a processor that knows it")
+    keep_every: int = key(0, "steps between two checkpoints that stay, as policy_000050.safetensors; 0 = only the last")
     eval_every: int = key(200, "steps between two looks at held-back and held-out positions")
     match_every: int = key(0, "steps between two matches against Stockfish skill 0 at depth 1; 0 = only at the end")
     match_openings: int = key(50, "openings of each match, two games each")
@@ -114,6 +118,9 @@ def check_pretrain(c: PretrainConfig) -> PretrainConfig:
     need(c.softness > 0, f"softness is {c.softness}; it must be above 0.")
     need(0 <= c.smoothing < 1, f"smoothing is {c.smoothing}; it must be at least 0 and below 1.")
     need(c.target in ("soft", "best"), f"There is no target {c.target!r}; choose soft or best.")
+    need(c.optimizer in ("muon", "adamw"), f"There is no optimizer {c.optimizer!r}; choose muon or adamw.")
+    need(c.matrix_rate > 0, f"matrix_rate is {c.matrix_rate}; it must be above 0.")
+    need(c.keep_every >= 0, f"keep_every is {c.keep_every}; it must be 0 or more.")
     need(c.match_every >= 0 and c.match_every % c.eval_every == 0, f"match_every is {c.match_every}; it must be a multiple of eval_every, {c.eval_every}.")
     need(c.grad_clip > 0, f"grad_clip is {c.grad_clip}; it must be above 0.")
     return c
@@ -126,6 +133,17 @@ class PretrainResult:
     seconds: float
     rows: list[dict]
     match: MatchResult | None   # against Stockfish skill 0 at depth 1
+
+def make_optimizers(
+    policy: Policy, # what of it is not frozen learns
+    c: PretrainConfig,
+) -> list[tuple[torch.optim.Optimizer, float]]: # each with its highest learning rate
+    "Muon for the matrices that turn vectors into vectors, AdamW for embeddings, biases, norms and heads (Jordan 2024, kellerjordan.github.io/posts/muon; as torch.optim.Muon)."
+    learns = freeze(policy, c.freeze)
+    inside = {id(m.weight) for part in (policy.blocks, policy.leave, policy.reach) for m in part.modules() if isinstance(m, torch.nn.Linear)} if c.optimizer == "muon" else set()
+    matrices, rest = [p for p in learns if id(p) in inside], [p for p in learns if id(p) not in inside]
+    adamw = torch.optim.AdamW(rest, lr=c.learning_rate, betas=(0.9, 0.98), weight_decay=c.weight_decay), c.learning_rate
+    return [adamw, (torch.optim.Muon(matrices, lr=c.matrix_rate, weight_decay=c.weight_decay), c.matrix_rate)] if matrices else [adamw]
 
 def weakest(openings: int, policy: Policy, progress: bool = False) -> MatchResult:
     "A match against Stockfish, skill 0 at depth 1."
@@ -141,15 +159,14 @@ def pretrain(
     policy = (load_policy(c.start) if c.start else new_policy(c.policy_config(), c.seed)).to(c.device)
     if policy.config != c.policy_config(): raise UserError(f"{c.start} is a checkpoint of another shape: it holds {policy.config}; set width, layers and so on to match.")
     data, held_out = Shards.read(c.shards), load_labelled()
-    exclude = held_out.boards.key()
     keys = data.boards.key()
     if len(data) <= c.valid: raise UserError(f"{c.shards} holds {len(data)} positions, and {c.valid} are to be held back: make more with chess-grpo label, or lower valid.")
     held_back = torch.arange(len(data))[-c.valid:]
     learn = (data.shard < data.shard[held_back[0]]).nonzero()[:, 0]                                   # whole files apart: their games go on in the rows that are held back
     if not len(learn): learn = torch.arange(len(data) - c.valid)                                      # but for a folder that is one file
-    learn = learn[~torch.isin(keys[learn], torch.cat([exclude, keys[held_back]]))]                     # neither what is held out nor what is held back
+    learn = learn[~torch.isin(keys[learn], torch.cat([kept_out(), keys[held_back]]))]                     # neither what is held out nor what is held back
     valid = data.labelled(held_back); valid_target = targets(valid, c.target, c.softness)
-    optimizer = torch.optim.AdamW(freeze(policy, c.freeze), lr=c.learning_rate, betas=(0.9, 0.98), weight_decay=c.weight_decay)
+    optimizers = make_optimizers(policy, c)
     g, folder = generator(c.seed), new_folder(c.name, Path(root))
     write_whole(folder/"config.json", lambda p: p.write_text(json.dumps(asdict(c), indent=1) + "\n"))
     log, order, start, done, losses = Log(folder, c, 0), torch.zeros(0, dtype=torch.int64), time.monotonic(), 0, []
@@ -165,21 +182,27 @@ def pretrain(
                 rows, order = order[:c.batch], order[c.batch:]
                 batch = data.labelled(rows)
                 policy.train()
-                for group in optimizer.param_groups: group["lr"] = c.learning_rate * min(1, (done + 1) / max(1, c.warmup)) * (1 + math.cos(math.pi * share)) / 2
+                now = min(1, (done + 1) / max(1, c.warmup)) * (1 + math.cos(math.pi * share)) / 2        # of the highest learning rate
+                for o, highest in optimizers:
+                    for group in o.param_groups: group["lr"] = highest * now
                 boards = batch.boards.to(c.device)
-                body = policy.body(boards.tokens(policy.config.attacks))
-                lp = masked_log_probs(policy.logits(body, boards.turn), boards.legal_mask(), 1.0)
+                with torch.autocast(torch.device(c.device).type, torch.bfloat16, enabled=c.bf16):
+                    body = policy.body(boards.tokens(policy.config.attacks))
+                    logits = policy.logits(body, boards.turn)
+                lp = masked_log_probs(logits.float(), boards.legal_mask(), 1.0)
                 loss = cross_entropy(lp, targets(batch, c.target, c.softness, c.smoothing).to(c.device))
-                if c.value: loss = loss + 0.5 * ((policy.worth(body.mean(1))[:, 0] - graded(batch.scores).masked_fill(~batch.boards.legal_mask(), -torch.inf).amax(1).to(c.device)) ** 2).mean()
-                optimizer.zero_grad(); loss.backward()
+                if c.value: loss = loss + 0.5 * ((policy.worth(body.float().mean(1))[:, 0] - graded(batch.scores).masked_fill(~batch.boards.legal_mask(), -torch.inf).amax(1).to(c.device)) ** 2).mean()
+                for o, _ in optimizers: o.zero_grad()
+                loss.backward()
                 norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), c.grad_clip)
                 if not (loss.isfinite() and norm.isfinite()): raise NotFinite(f"The loss is {loss.item():g} at step {done}.")
-                optimizer.step()
+                for o, _ in optimizers: o.step()
                 done += 1; losses.append(loss.item())
+                if c.keep_every and done % c.keep_every == 0: save_policy(policy, folder/f"policy_{done:06d}.safetensors")
                 share = max(done / c.steps, (time.monotonic() - start) / (60 * c.minutes) if c.minutes else 0)
                 bar.update(min(1, share) - bar.n)
                 if done % c.eval_every == 0 or share >= 1 or stop.asked:
-                    row = {"step": done, "train/loss": sum(losses[-c.eval_every:]) / len(losses[-c.eval_every:]), "learning_rate": optimizer.param_groups[0]["lr"], "epoch": done * c.batch / len(learn), "seconds": time.monotonic() - start, **judged()}
+                    row = {"step": done, "train/loss": sum(losses[-c.eval_every:]) / len(losses[-c.eval_every:]), "learning_rate": c.learning_rate * now, "epoch": done * c.batch / len(learn), "seconds": time.monotonic() - start, **judged()}
                     save_policy(policy, folder/"policy.safetensors")
                     if c.match_every and c.match_openings and done % c.match_every == 0: row["match/skill0"] = weakest(c.match_openings, policy).points
                     log.write(row)
@@ -187,7 +210,7 @@ def pretrain(
     except NotFinite as e: raise UserError(f"The run diverged: {e} Start again with a lower learning_rate; {folder} keeps the last checkpoint.") from None
     finally: log.close()
     seconds = time.monotonic() - start
-    save_policy(policy.eval(), folder/"policy.safetensors")
+    save_policy(policy.eval(), folder/"policy.safetensors", {"how": "cross-entropy", "steps": done, "positions": len(learn), "seconds": round(seconds), "start": c.start})
     def summary(**more): write_whole(folder/"summary.json", lambda p: p.write_text(json.dumps({"steps": done, "seconds": seconds, "positions": len(learn), **log.rows[-1], **more}, indent=1) + "\n"))
     summary()                                                                                         # the match can be broken off
     match = weakest(c.match_openings, policy, progress=progress) if c.match_openings and not stop.asked else None

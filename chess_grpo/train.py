@@ -29,11 +29,12 @@ from .guards import AdaptiveKL, ClipFraction, EntropyFloor, GroupCollapse, Guard
 from .loss import AdvantageConfig, LossConfig, LossRecord, Term, aggregate, exact_kl, group_advantages, grpo_loss, masked_mean
 from .play import Quality, move_quality
 from .policy import NotFinite, PolicyConfig, checked, config_from, entropy, freeze, load_policy, load_weights, new_policy, save_policy, write_whole
-from .positions import HISTORY, LiveGames, StartStream, load_labelled, random_games, random_starts
+from .positions import HISTORY, Balanced, LiveGames, StartStream, load_book, load_labelled, random_games, random_starts
 from .preflight import (Report, Scoring, check_budget, check_entropy_estimate, check_exploration, check_filter, check_padding, check_power, check_rewards, check_saturation, check_signal, check_step,
                                   gradient_budget, on_policy_identity, score, step_size)
 from .rewards import asymmetric, changes, reward_named
 from .sampler import Rollout, put_groups, sample
+from .shards import kept_out
 
 # %% ../nbs/api/10_train.ipynb #f98394c9
 def key(default, help: str): return field(default=default, metadata={"help": help})
@@ -77,6 +78,8 @@ class TrainConfig(NetworkKeys):
     depth: int = key(1, "plies of a rollout (T)")
     live: float = key(0.33, "share of the positions taken from games that the policy is playing; the rest is random play")
     endings: float = key(0.25, "share of the other positions that are won endings")
+    balance: int = key(0, "the rest of the starts is within this many centipawns at the search depth; 0 = any")
+    book: bool = key(False, "its openings come from the opening book; false = from random play")
     endings_last: float = key(-1.0, "what that share becomes, in a straight line, by the last step; -1 = it stays")
     live_random: float = key(0.7, "share of those games in which the other side moves at random; in the rest it is the policy")
     live_random_last: float = key(-1.0, "what that share becomes by the last step; -1 = it stays")
@@ -169,6 +172,7 @@ def check_config(c: TrainConfig) -> TrainConfig:
         if not ok: raise UserError(sentence)
     check_shared(c)
     for k in ("group", "depth", "updates", "search_depth", "teacher_depth", "sync_every", "patience", "save_every"): need(getattr(c, k) >= 1, f"{k} is {getattr(c, k)}; it must be at least 1.")
+    need(c.balance >= 0, f"balance is {c.balance}; it must be 0 (any start) or more centipawns.")
     for k in ("live", "endings", "live_random", "teacher_ply", "teacher_game", "root_noise"): need(0 <= getattr(c, k) <= 1, f"{k} is {getattr(c, k)}; it is a share and must be between 0 and 1.")
     for k in ("endings_last", "live_random_last"): need(getattr(c, k) <= 1, f"{k} is {getattr(c, k)}; it is a share and must be between 0 and 1, or -1.")
     for k in ("keep_every", "processes", "resample", "value_coef", "clip_high", "dual_clip", "kl_target", "entropy_floor", "reward_negative"): need(getattr(c, k) >= 0, f"{k} is {getattr(c, k)}; it must not be negative.")
@@ -268,7 +272,8 @@ class Trainer:
         own = c.seed + 7_368_787 * self.world.rank                                          # each process plays other games
         self.moves, self.games = generator(own, c.device), generator(own)
         self.held_out = load_labelled()
-        self.stream = StartStream(c.seed, c.batch, self.share("endings"), exclude=self.held_out.boards.key())
+        self.how_to_start = {"keep": Balanced(engine, c.balance, c.search_depth) if c.balance else None, "book": load_book() if c.book else None}
+        self.stream = StartStream(c.seed, c.batch, self.share("endings"), kept_out(), **self.how_to_start)
         first_plies = random_games(64, 6, generator(c.seed)).fens()                         # not the match's openings: those are for the judge
         self.live = LiveGames(round(c.live * share), [chess.STARTING_FEN] * len(first_plies) + first_plies, self.games)
         self.luck = torch.rand(len(self.live.boards), generator=self.games)
@@ -326,7 +331,7 @@ class Trainer:
             flat[:len(self.live.boards)] = False
             if not flat.any(): break
             rows = flat.nonzero()[:, 0]
-            new = random_starts(len(rows), self.games, self.stream.exclude).with_history(HISTORY)
+            new = random_starts(len(rows), self.games, self.stream.exclude, **self.how_to_start).with_history(HISTORY)
             r, resampled = put_groups(r, rows, self.rollout(new)), resampled + len(rows)
             boards = Boards(*(getattr(boards, f.name).index_copy(0, rows, getattr(new, f.name)) for f in fields(Boards)))
         return r, boards, resampled
