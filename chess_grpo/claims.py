@@ -167,7 +167,8 @@ def load_verdicts(
 ) -> list[Verdict]:
     "The latest verdicts on a note."
     own = Path(root)/"claims"/f"{note}.json"
-    path = own if own.exists() else data_path(f"claims/{note}.verdicts.json")
+    try: path = own if own.exists() else data_path(f"claims/{note}.verdicts.json")
+    except UserError: raise UserError(f"Note {note} has no verdicts yet: chess-grpo reproduce {note} finds them.") from None
     return [Verdict(**v) for v in json.loads(path.read_text())]
 
 # %% ../nbs/api/12_claims.ipynb #aa5e9869

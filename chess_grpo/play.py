@@ -9,7 +9,7 @@ __all__ = ['Player', 'RandomPlayer', 'PolicyPlayer', 'EnginePlayer', 'Game', 'pl
 # %% ../nbs/api/08_play.ipynb #f8c6c24a
 import math
 import queue
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Callable, Protocol, Sequence
 
 import chess
@@ -190,6 +190,7 @@ class Quality:
     by_phase: dict[str, float]                    # expected_loss in each phase
     losses: Tensor                                # [N] expected-score loss of each position
     choices: Tensor                               # [N] int64 actions
+    drawn: Tensor | None = None                   # [N] the loss to be expected of a move that is drawn from the policy's distribution
 
     def table(self) -> list[tuple[str, str]]:
         "Rows of a table: name, figure with interval."
@@ -216,7 +217,9 @@ def move_quality(
 ) -> Quality:
     "Judge a policy's likeliest moves by the labels."
     lp = policy.log_probs(labelled.boards.to(policy.device)).cpu()
-    return quality_of(lp.argmax(1), labelled, entropy(lp).mean().item())
+    worth = labelled.expected.nan_to_num(0)
+    drawn = labelled.expected.nan_to_num(-torch.inf).amax(1) - (lp.exp() * worth).sum(1)
+    return replace(quality_of(lp.argmax(1), labelled, entropy(lp).mean().item()), drawn=drawn)
 
 def quality_of(
     choices: Tensor, # [N] int64, a legal action in each position

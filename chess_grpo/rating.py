@@ -178,8 +178,10 @@ def notes_match(
 def compare(
     a: Quality,
     b: Quality, # on the same positions
+    drawn: bool = False, # of moves that are drawn from the policies, which is smoother, instead of their likeliest ones
 ) -> tuple[float, tuple[float, float]]: # a's expected-score loss less b's, mean; its 95% interval
     "A paired comparison of move quality."
     if len(a.losses) != len(b.losses): raise UserError(f"The two were judged on {len(a.losses)} and {len(b.losses)} positions: judge them on the same ones.")
-    d = a.losses - b.losses
+    if drawn and (a.drawn is None or b.drawn is None): raise UserError("A comparison of drawn moves needs policies: judge them with move_quality.")
+    d = a.drawn - b.drawn if drawn else a.losses - b.losses
     return d.mean().item(), bootstrap(d)

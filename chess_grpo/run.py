@@ -250,6 +250,6 @@ def write_report(result: RunResult, rows: list[dict], config: TrainConfig):
                f"waiting for the engine {seconds['engine']:.0f}, learning {seconds['learn']:.0f}; that is {speed['sampling']:.0f} positions a second in sampling and {speed['learning']:.0f} in learning." + ("" if result.complete else " The run was stopped before its end."))
     page = report_html(f"chess_grpo: {result.folder.name}", summary, result.table(), figure, result.changes, game, asdict(config))
     write_whole(result.folder/"report.html", lambda p: p.write_text(page))
-    figures = {w: {k: v for k, v in asdict(q).items() if k not in ("losses", "choices")} for w, q in (("before", result.before), ("after", result.after))}
+    figures = {w: {k: v for k, v in asdict(q).items() if k not in ("losses", "choices", "drawn")} for w, q in (("before", result.before), ("after", result.after))}
     figures |= {"matches": {k: asdict(m) for k, m in result.matches.items()}, "steps": result.steps, "complete": result.complete, "seconds": seconds, "positions_a_second": speed}
     write_whole(result.folder/"summary.json", lambda p: p.write_text(json.dumps(figures, indent=1) + "\n"))
