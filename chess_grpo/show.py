@@ -58,9 +58,11 @@ def learning_curves(
     "One panel a title, one line a key; keys logged rarely are drawn with dots, and eval/ in front of a key becomes held-out."
     figure = Picture(figsize=(3.6 * len(panels), 2.8), layout="constrained")
     for axis, (title, keys) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels):
-        for key in keys:
+        short = [k.replace("eval/", "held-out ").split("/")[-1] for k in keys]
+        for key, name in zip(keys, short):
+            if short.count(name) > 1: name = key.replace("/", " ")              # train/loss beside valid/loss
             points = [(r[x], r[key]) for r in rows if key in r]
-            if points: axis.plot(*zip(*points), label=key.replace("eval/", "held-out ").split("/")[-1].replace("_", " "), marker="o" if len(points) < 0.5 * len(rows) else None, markersize=3, linewidth=1)
+            if points: axis.plot(*zip(*points), label=name.replace("_", " "), marker="o" if len(points) < 0.5 * len(rows) else None, markersize=3, linewidth=1)
         axis.set_title(title, fontsize=10); axis.set_xlabel(x, fontsize=8); axis.tick_params(labelsize=8); axis.grid(alpha=0.3)
         if len(keys) > 1: axis.legend(fontsize=7)
         if title in log: axis.set_yscale("log"); axis.yaxis.set_major_formatter("{x:.2g}"); axis.yaxis.set_minor_formatter("{x:.2g}"); axis.tick_params(which="minor", labelsize=6)
