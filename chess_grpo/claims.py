@@ -16,6 +16,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Sequence
 
+import torch
+
 from .core import SCALES, UserError, data_path, scale
 
 # %% ../nbs/api/12_claims.ipynb #1a50d8eb
@@ -89,7 +91,9 @@ def binomial_tail(
     p: float, # probability of each
 ) -> float:
     "The probability of k successes or more."
-    return math.fsum(math.comb(n, i) * p ** i * (1 - p) ** (n - i) for i in range(k, n + 1))
+    i = torch.arange(k, n + 1, dtype=torch.float64)
+    choose = math.lgamma(n + 1) - torch.lgamma(i + 1) - torch.lgamma(n - i + 1)
+    return (choose + torch.special.xlogy(i, torch.tensor(p, dtype=i.dtype)) + torch.special.xlog1py(n - i, torch.tensor(-p, dtype=i.dtype))).exp().sum().item()
 
 # %% ../nbs/api/12_claims.ipynb #5e50bf0e
 VERDICTS = ("holds", "refuted", "artefact", "undecided")
