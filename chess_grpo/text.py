@@ -15,7 +15,9 @@ import copy
 import itertools
 import json
 import math
+import random
 import re
+import time
 from collections import Counter
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
