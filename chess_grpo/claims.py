@@ -97,7 +97,7 @@ def binomial_tail(
 
 # %% ../nbs/api/12_claims.ipynb #5e50bf0e
 VERDICTS = ("holds", "refuted", "artefact", "undecided")
-NOTES = ("000", "001", "002", "004")
+NOTES = ("000", "001", "002", "003", "004")
 
 @dataclass(frozen=True)
 class Claim:

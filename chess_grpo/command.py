@@ -43,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     sub = p.add_subparsers(dest="command", required=True)
     t = sub.add_parser("train", help="run GRPO and write a report", formatter_class=argparse.ArgumentDefaultsHelpFormatter, allow_abbrev=False)
     t.add_argument("--resume", metavar="RUN", help="go on with a stopped run, such as runs/grpo; steps, minutes, processes and wandb may be given anew")
-    note = dict(choices=NOTES, help="begin with the configuration of a research note, its bugs included; other options change it")
+    note = dict(choices=[n for n in NOTES if n != "003"], help="begin with the configuration of a research note, its bugs included; other options change it")
     t.add_argument("--note", **note)
     _add_keys(t, TrainConfig)
     l = sub.add_parser("preflight", help="what is wrong with a run, before it is made: identity, gradients, rewards, exploration, step size, games; status 1 when there is a fault", formatter_class=argparse.ArgumentDefaultsHelpFormatter, allow_abbrev=False)
