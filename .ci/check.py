@@ -41,6 +41,8 @@ def in_step() -> list[str]:
     export()
     after = library()
     stale = [f"chess_grpo/{n} is out of step with the notebooks: commit what make export writes" for n in sorted(before.keys() | after.keys()) if before.get(n) != after.get(n)]
+    totals = subprocess.run([sys.executable, "-c", "from chess_grpo.claims import totals; print(totals(root='nowhere'))"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+    stale += [] if totals in was else [f"README.md does not say what data/claims says: {totals}"]
     return stale + (["README.md is out of step with nbs/index.ipynb: commit what make export writes"] if was != readme() else [])
 
 

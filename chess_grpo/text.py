@@ -96,7 +96,9 @@ def transition(
 ) -> Transition:
     "The truth, by python-chess."
     board = _board(fen)
-    try: board.push(board.parse_uci(move))
+    try:
+        if move == "0000": raise ValueError("a null move")
+        board.push(board.parse_uci(move))
     except ValueError: return Transition(board.fen(), -1.0, False, True)
     outcome = board.outcome()
     return Transition(board.fen(), 0.001 if outcome is None else 0.5 if outcome.winner is None else 1.0, outcome is not None, False)
@@ -134,7 +136,7 @@ def read_sample(
         fen, said = text[3:at].strip(), parse_policy(text[at:])
         board = _board(fen)
         if not said.moves or len(said.moves) != len(said.evals) or said.best not in said.moves: raise UserError("A policy sample needs as many evaluations as moves, and the best move among them.")
-        if any(chess.Move.from_uci(m) not in board.legal_moves for m in said.moves): raise UserError("A policy sample with an illegal move.")
+        if not {m.uci() for m in board.legal_moves}.issuperset(said.moves): raise UserError("A policy sample with an illegal move.")
         return Sample("P", text[:at], text[at:])
     parts = text.removeprefix("A: ").rstrip("+").split("+")
     if len(parts) != 7: raise UserError(f"An environment sample has 7 fields between its plus signs, not {len(parts)}.")
@@ -182,6 +184,7 @@ def policy_samples(
     "The engine's five best moves of each position."
     out = []
     for fen, lines in zip(fens, top_moves(fens, engine, depth)):
+        if not lines: raise UserError(f"The game is over in {fen}: there is no move to name.")
         best = lines[-1][0] if worst_for_black and fen.split()[1] == "b" else lines[0][0]
         if rng: rng.shuffle(lines)
         out.append(Sample("P", policy_prompt(fen), str(PolicyAnswer(tuple(m for m, _ in lines), tuple(e for _, e in lines), best))))
@@ -194,7 +197,7 @@ def top_moves(
 ) -> list[list[tuple[str, float]]]: # for each position up to five moves with what they are worth in pawns, the mover's view; best first
     "The engine's five best moves."
     pawns = lambda line: line.cp / 100 if not line.mate else line.mate / abs(line.mate) * (100_000 - abs(line.moves)) / 100
-    return [[(line.move, pawns(line)) for line in lines[:5]] for _, lines in engine.search(fens, go_command(depth), multipv=5)]
+    return [[(line.move, pawns(line)) for line in lines[:5] if line.move] for _, lines in engine.search(fens, go_command(depth), multipv=5)]
 
 def play_texts(
     games: int, # side by side
@@ -280,10 +283,11 @@ def policy_rewards(
     weights: PolicyWeights = PolicyWeights(),
 ) -> tuple[Tensor, Tensor]: # [N] in [-1,1]; [N,3] of best move, candidates, evaluations, before their shares
     "Reward policy answers."
-    boards = {fen: chess.Board(fen) for fen in set(fens)}
+    boards = {fen: _board(fen) for fen in fens}
+    may = {fen: {m.uci() for m in b.legal_moves} for fen, b in boards.items()}
     unique = list(boards)
     top = dict(zip(unique, top_moves(unique, engine, depth)))
-    legal = lambda fen, move: chess.Move.from_uci(move) in boards[fen].legal_moves
+    legal = lambda fen, move: move in may[fen]
     wanted = sorted({(fen, m) for fen, a in zip(fens, answers) if a.evals and len(a.evals) == len(a.moves) and all(legal(fen, m) for m in a.moves) for m in a.moves})
     after = []
     for fen, m in wanted: board = boards[fen].copy(stack=False); board.push_uci(m); after.append(board.fen())
@@ -653,7 +657,7 @@ def answers(
             for s, (text,) in zip(some[i:i + batch], c.texts):
                 if task == "P":
                     said, truth, board = parse_policy(text), parse_policy(s.completion), chess.Board(s.prompt[3:].strip())
-                    legal = lambda m: chess.Move.from_uci(m) in board.legal_moves
+                    may = {m.uci() for m in board.legal_moves}; legal = may.__contains__
                     found = {"complete": len(said.moves) == len(said.evals) == len(truth.moves) and said.best in said.moves, "legal": sum(map(legal, said.moves)) / 5 if len(truth.moves) == 5 else float("nan"), "best_legal": bool(said.best) and legal(said.best), "best": said.best == truth.best}
                 else:
                     said, truth = parse_transition(text), parse_transition(s.completion)
