@@ -93,6 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     x = sub.add_parser("text-train", help="train the small text model on samples, and say how well it answers held-out prompts", formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     x.add_argument("--data", default="runs/text", help="a folder of text-data, or the name of a data set such as jrahn/rookworld_7m")
     x.add_argument("--out", default="runs/text/text_model.safetensors", help="the file of the model")
+    x.add_argument("--start", default="", help="a text model to go on from; empty = random weights")
     x.add_argument("--most", type=int, default=1_000_000, help="samples to read at most")
     x.add_argument("--minutes", type=float, default=15.0, help="of training")
     x.add_argument("--batch", type=int, default=48, help="samples a step")
@@ -210,17 +211,17 @@ def _text_data_command(args, given: set[str]):
     print(f"{len(samples) - args.test} samples to learn from and {args.test} for testing in {folder.resolve()}")
 
 def _text_train_command(args, given: set[str]):
-    from chess_grpo.text import answers, chess_tokenizer, fit_text, load_texts, read_samples, save_text_model, small_model
+    from chess_grpo.text import answers, chess_tokenizer, fit_text, load_text_model, load_texts, read_samples, save_text_model, small_model
     if not 0 < args.minutes: raise UserError(f"minutes is {args.minutes}; it must be above 0.")
     dropped: Counter = Counter()
     train_set, test_set = (list(islice(read_samples(load_texts(args.data, split), dropped), n)) for split, n in (("train", args.most), ("test", 1000)))
     if dropped: print(f"{sum(dropped.values())} samples were dropped: " + "; ".join(f"{n} x {why}" for why, n in dropped.most_common(3)))
-    model, tokenizer = small_model(seed=args.seed), chess_tokenizer()
+    model, tokenizer = load_text_model(args.start) if args.start else (small_model(seed=args.seed), chess_tokenizer())
     losses = fit_text(model, tokenizer, train_set, args.minutes, batch=args.batch, bf16=args.bf16, seed=args.seed, progress=True)
     figures = {k: (v.mean().item(), *bootstrap(v)) for k, v in answers(model, tokenizer, test_set).items()}
     for name, (value, low, high) in figures.items(): print(f"{name:12s}{value:.1%} ({low:.1%} to {high:.1%})")
     Path(args.out).parent.mkdir(parents=True, exist_ok=True)
-    save_text_model(model, args.out, how="cross-entropy on completions", samples=len(train_set), steps=len(losses), seconds=round(60 * args.minutes), loss=round(sum(losses[-50:]) / len(losses[-50:]), 4), **{k: round(v[0], 4) for k, v in figures.items()})
+    save_text_model(model, args.out, how="cross-entropy on completions", start=Path(args.start).name, samples=len(train_set), steps=len(losses), seconds=round(60 * args.minutes), loss=round(sum(losses[-50:]) / len(losses[-50:]), 4), **{k: round(v[0], 4) for k, v in figures.items()})
     print(Path(args.out).resolve())
 
 COMMANDS = {"train": _train_command, "preflight": _preflight_command, "label": _label_command, "pretrain": _pretrain_command, "uci": _uci_command, "evaluate": lambda args, given: _evaluate_command(args), "perft": lambda args, given: _perft_command(args),

@@ -33,7 +33,7 @@ from .core import UserError, data_path, generator
 from .engine import EnginePool, go_command
 from .loss import ADVANTAGES, AdvantageConfig, LossConfig, group_advantages, grpo_loss
 from .policy import load_policy, sample_actions, write_whole
-from .preflight import Identity, bisect
+from .preflight import REMEDIES, Identity, bisect
 
 try:
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
@@ -104,15 +104,17 @@ def transition(
     return Transition(board.fen(), 0.001 if outcome is None else 0.5 if outcome.winner is None else 1.0, outcome is not None, False)
 
 def _board(fen: str) -> chess.Board:
-    try: return chess.Board(fen.strip())
+    try: board = chess.Board(fen.strip())
     except ValueError as e: raise UserError(f"{fen.strip()!r} is not a FEN: {e}.") from None
+    if not board.is_valid(): raise UserError(f"{fen.strip()!r} is not a position that a game can reach: {board.status()!r}.")
+    return board
 
 def parse_transition(
     text: str, # a completion
 ) -> Transition | None: # None = it has not that form
     "Read a transition."
     found = re.fullmatch(r"\s*([^+]+)\+([-+]?\d+(?:\.\d+)?)\+([01])\+([01])\+?\s*", text)
-    return found and Transition(found[1].strip(), float(found[2]), found[3] == "1", found[4] == "1")
+    return Transition(found[1].strip(), float(found[2]), found[3] == "1", found[4] == "1") if found and found[1].strip() else None
 
 # %% ../nbs/api/11_text.ipynb #c91bfaca
 @dataclass(frozen=True)
@@ -364,6 +366,8 @@ def rewards_of(
     "Reward completions of either task."
     out, policy = torch.zeros(len(prompts)), [i for i, p in enumerate(prompts) if task_of(p) == "P"]
     other = [i for i in range(len(prompts)) if i not in set(policy)]
+    for i in other:
+        if prompts[i].count("+") < 2: raise UserError(f"An environment prompt is 'A: FEN+move+history+', not {prompts[i]!r}.")
     if policy: out[policy] = policy_rewards([prompts[i][3:].strip() for i in policy], [parse_policy(completions[i]) for i in policy], engine, depth)[0]
     if other: out[other] = environment_rewards([transition(*prompts[i][3:].split("+")[:2]) for i in other], [completions[i] for i in other])
     return out
@@ -375,7 +379,8 @@ def chess_tokenizer() -> PreTrainedTokenizerFast:
     numbers = [str(n) for n in range(1000)] + [f"0{n}" for n in range(10)] + ["001"]
     castling = ["".join(c) for n in range(1, 5) for c in itertools.combinations("KQkq", n)]
     words = ["<pad>", "<eos>", "<unk>", *map(chr, range(33, 127)), *runs, *numbers, *castling, *("P:", "A:", "M:", "E:", "B:"), *MOVES]
-    pattern = rf"[PAMEB]:|{MOVE}|(?<=[ ])[KQkq]{{2,4}}(?=[ ])|0[0-9](?![0-9])|001|[1-9][0-9]{{0,2}}|[ ]{{1,90}}|."
+    known = "|".join(sorted(MOVES, key=len, reverse=True))
+    pattern = rf"[PAMEB]:|{known}|(?<=[ ])(?:{'|'.join(sorted(castling, key=len, reverse=True))})(?=[ ])|0[0-9](?![0-9])|001|[1-9][0-9]{{0,2}}|[ ]{{1,90}}|."
     t = Tokenizer(models.WordLevel({w: i for i, w in enumerate(dict.fromkeys(words))}, unk_token="<unk>"))
     t.normalizer = normalizers.Sequence([normalizers.Replace(Regex(f"{n}(?=[1-8pnbrqkPNBRQK/_]* [wb] )"), "_" * n) for n in range(8, 0, -1)])
     t.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")
@@ -435,6 +440,7 @@ def fit_text(
     progress: bool = False,
 ) -> list[float]: # the loss of each step
     "Supervised learning; epochs in a new order each."
+    if not samples or (steps < 1 and not minutes): raise UserError(f"There is nothing to do: {len(samples)} samples, {steps} steps.")
     tokens, counts = encoded(samples, tokenizer)
     inside = [p for n, p in model.named_parameters() if p.dim() == 2 and ".h." in f".{n}"]
     known = {id(p) for p in inside}
@@ -477,6 +483,7 @@ class Completions:
     tokens: Tensor          # [B,G,T] int64
     mask: Tensor            # [B,G,T] bool, True = sampled, the end of text included
     texts: list[list[str]]  # B times G
+    drawn_at: Tensor | None = None  # [B,G,T] log-probabilities of the distributions the tokens were drawn from, top-p and all
 
     def pick(self, rows: Tensor) -> "Completions":
         "Those of some prompts."
@@ -500,19 +507,24 @@ def generate(
     how: Sampling = Sampling(),
     seed: int = 0,
     dropout: bool = False, # sample with dropout on: a bug to study
+    keep: bool = False, # keep the log-probabilities too, of every word of the vocabulary on the way: for a few prompts
 ) -> Completions:
     "Sample completions."
+    if not prompts: raise UserError("There is no prompt to complete.")
     ids = tokenizer(list(prompts), padding=True, return_tensors="pt").to(model.device)
+    room = model.config.max_position_embeddings - ids["input_ids"].shape[1]
+    if room < 1: raise UserError(f"A prompt has {ids['input_ids'].shape[1]} tokens, and the model reads {model.config.max_position_embeddings}: shorten it.")
     model.train(dropout)
     with torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []):
         torch.manual_seed(seed)
-        out = model.generate(**{k: ids[k] for k in ("input_ids", "attention_mask")}, do_sample=True, temperature=how.temperature, top_p=how.top_p, top_k=0, num_return_sequences=group, max_new_tokens=how.max_new, pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id)
+        out = model.generate(**{k: ids[k] for k in ("input_ids", "attention_mask")}, do_sample=True, temperature=how.temperature, top_p=how.top_p, top_k=0, num_return_sequences=group, max_new_tokens=min(how.max_new, room), pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id, return_dict_in_generate=True, output_scores=keep)
     model.eval()
-    tokens = out[:, ids["input_ids"].shape[1]:].reshape(len(prompts), group, -1)
+    tokens = out.sequences[:, ids["input_ids"].shape[1]:].reshape(len(prompts), group, -1)
+    drawn_at = torch.stack(out.scores, 1).float().log_softmax(2).gather(2, tokens.flatten(0, 1)[..., None])[..., 0].reshape(tokens.shape) if keep else None
     ended = (tokens == tokenizer.eos_token_id).cumsum(2)
     mask = (ended == 0) | ((ended == 1) & (tokens == tokenizer.eos_token_id))
     texts = [[tokenizer.decode(t[m], skip_special_tokens=True) for t, m in zip(*row)] for row in zip(tokens, mask)]
-    return Completions(list(prompts), ids["input_ids"], ids["attention_mask"].bool(), tokens, mask, texts)
+    return Completions(list(prompts), ids["input_ids"], ids["attention_mask"].bool(), tokens, mask, texts, drawn_at)
 
 def score_tokens(
     model: PreTrainedModel,
@@ -573,6 +585,9 @@ class TextTrainer:
         self.model, self.tokenizer, self.engine, self.config, self.rewards = model, tokenizer, engine, config, rewards
         self.tasks = [t for t in ("P", "A") if prompts.get(t)]
         if not self.tasks: raise UserError("There is no prompt to learn from: give some for task P or A.")
+        for t in self.tasks:
+            if len(prompts[t]) < config.batch: raise UserError(f"There are {len(prompts[t])} prompts of task {t}; a batch takes {config.batch}.")
+        if config.advantages.credit != "trajectory": raise UserError(f"advantages.credit is {config.advantages.credit}; a completion has one reward, so it must be trajectory.")
         if config.group < 2: raise UserError(f"group is {config.group}; a group needs two members, or every advantage is 0.")
         self.prompts, self.done, self.rng = prompts, 0, random.Random(config.seed)
         self.reference = copy.deepcopy(model).eval().requires_grad_(False)
@@ -624,20 +639,20 @@ class TextTrainer:
             self.optimizer.step()
         return {"loss": loss.item(), "grad_norm": norm.item(), "kl_ref": record.figures["kl_ref"].item(), "entropy": record.figures.get("entropy", entropy[given.mask].mean()).item(), "mean_ratio": record.figures["mean_ratio"].item(), "clip_fraction": record.figures["clip_fraction"].item()}
 
-    def preflight(self, task: str = "P") -> Identity:
-        "Is what samples what learns? Before the first step, on a few prompts."
-        k = self.config
-        prompts = self.prompts[task][:k.batch]
-        c = generate(self.model, self.tokenizer, prompts, k.group, k.sampling[task], k.seed)
-        with torch.no_grad(): old, _ = score_tokens(self.model, c, k.sampling[task].temperature)
+    def preflight(self, task: str = "") -> Identity: # task: empty = the first
+        "Is what samples what learns? Before the first step, on a few prompts. What samples is taken from the sampling itself."
+        k, task = self.config, task or self.tasks[0]
+        how = k.sampling[task]
+        c = generate(self.model, self.tokenizer, self.prompts[task][:k.batch], k.group, how, k.seed, keep=True)
+        with torch.no_grad(): whole, _ = score_tokens(self.model, c, how.temperature)
         def measure(fixed):
             torch.manual_seed(k.seed)
             given = retokenised(c, self.tokenizer) if k.retokenise and "tokens" not in fixed else c
-            with torch.no_grad(): new, _ = score_tokens(self.model, given, k.sampling[task].temperature if "temperature" in fixed else k.learner_temperature or k.sampling[task].temperature, k.dropout and "dropout" not in fixed)
-            T = min(new.shape[2], old.shape[2])
-            wide = new.new_zeros(old.shape); wide[..., :T] = new[..., :T]
-            return wide, old, c.mask
-        with torch.random.fork_rng(devices=[]): return bisect(measure, ("temperature", "dropout", "tokens"))
+            with torch.no_grad(): new, _ = score_tokens(self.model, given, how.temperature if "temperature" in fixed else k.learner_temperature or how.temperature, k.dropout and "dropout" not in fixed)
+            T = min(new.shape[2], c.tokens.shape[2])
+            wide = new.new_zeros(c.tokens.shape); wide[..., :T] = new[..., :T]
+            return wide, whole if "top-p" in fixed else c.drawn_at, c.mask
+        with torch.random.fork_rng(devices=[]): return bisect(measure, ("temperature", "dropout", "tokens", "top-p"), REMEDIES | {"top-p": "learn from what the whole distribution draws: set top_p to 1, or accept that the learner's distribution is not the sampler's"})
 
 @torch.no_grad()
 def answers(
@@ -688,12 +703,13 @@ def load_text_model(
         except (OSError, SafetensorError) as e: raise UserError(f"{path} cannot be read: {e}.") from None
         if "text_model" not in meta: raise UserError(f"{path} does not hold a text model.")
         model = small_model(**json.loads(meta["text_model"]))
-        missing, unexpected = model.load_state_dict(state, strict=False)
+        try: missing, unexpected = model.load_state_dict(state, strict=False)
+        except RuntimeError as e: raise UserError(f"{path} was written by another version: {str(e).splitlines()[-1].strip()}") from None
         if unexpected or set(missing) - {"lm_head.weight"}: raise UserError(f"{path} was written by another version: {', '.join([*missing, *unexpected][:3])} do not match.")
         return model.eval(), chess_tokenizer()
     from transformers import AutoModelForCausalLM, AutoTokenizer
     try: model, tokenizer = AutoModelForCausalLM.from_pretrained(path, use_safetensors=True), AutoTokenizer.from_pretrained(path)
-    except OSError as e: raise UserError(f"{path} is neither a file nor a model that can be had: {str(e).splitlines()[0]}") from None
+    except (OSError, ValueError) as e: raise UserError(f"{path} is neither a file nor a model that can be had: {str(e).splitlines()[0]}") from None
     tokenizer.padding_side = "left"
     if tokenizer.pad_token is None: tokenizer.pad_token = tokenizer.eos_token
     return model.eval(), tokenizer
