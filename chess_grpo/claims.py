@@ -4,14 +4,15 @@
 
 # %% auto #0
 __all__ = ['T_975', 'VERDICTS', 'NOTES', 'TITLES', 'every', 'some', 'no', 'Figure', 'exact', 'over_seeds', 'share',
-           'binomial_tail', 'Claim', 'Verdict', 'load_claims', 'Review', 'load_verdicts', 'rows_of', 'totals']
+           'binomial_tail', 'Claim', 'Verdict', 'which_seeds', 'seed_set', 'load_claims', 'Review', 'verdict_sets',
+           'joined', 'load_verdicts', 'rows_of', 'totals']
 
 # %% ../nbs/api/12_claims.ipynb #56277c6e
 import json
 import math
 import os
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Sequence
@@ -119,12 +120,26 @@ class Verdict:
     seconds: float  # what it took
     scale: str
 
+def which_seeds() -> int:
+    "The number of the set of seeds: `CHESS_GRPO_SEEDS`, or 0."
+    k = os.environ.get("CHESS_GRPO_SEEDS", "0")
+    if not k.isdigit(): raise UserError(f"CHESS_GRPO_SEEDS is {k!r}; it must be the number of a set of seeds: 0, 1, 2, ...")
+    return int(k)
+
+def seed_set(
+    n: int, # how many
+) -> range:
+    "The seeds of a notebook; another set of them, with `CHESS_GRPO_SEEDS=1`, has none in common."
+    return range(10_007 * which_seeds(), 10_007 * which_seeds() + n)
+
 def load_claims(
     note: str, # such as "000"
 ) -> list[Claim]:
     "The claims of a note."
     if note not in NOTES: raise UserError(f"There are no claims of a note {note!r}; choose one of {', '.join(NOTES)}.")
     return [Claim(**c) for c in json.loads(data_path(f"claims/{note}.json").read_text())["claims"]]
+
+def _ending(k: int | None = None) -> str: return f".seeds{k}" if (k := which_seeds() if k is None else k) else ""
 
 class Review:
     "The verdicts on a note, one after the other, as its notebook finds them."
@@ -133,7 +148,7 @@ class Review:
         root: str | Path | None = None, # verdicts are kept in root/claims; None = runs, or CHESS_GRPO_RUNS
     ):
         root = root or os.environ.get("CHESS_GRPO_RUNS", "runs")
-        self.note, self.path, self.claims, self.verdicts, self.clock = note, Path(root)/"claims"/f"{note}.json", {c.id: c for c in load_claims(note)}, {}, time.monotonic()
+        self.note, self.path, self.claims, self.verdicts, self.clock = note, Path(root)/"claims"/f"{note}{_ending()}.json", {c.id: c for c in load_claims(note)}, {}, time.monotonic()
 
     def verdict(self,
         claim: str, # "C1"
@@ -165,15 +180,34 @@ class Review:
         self.path.write_text(json.dumps([asdict(v) for v in ordered], indent=1, ensure_ascii=False) + "\n")
         return ordered
 
-def load_verdicts(
+def verdict_sets(
     note: str,
     root: str | Path = "runs", # looked in first; else what was found at scale cpu and is shipped in data/claims
-) -> list[Verdict]:
-    "The latest verdicts on a note."
-    own = Path(root)/"claims"/f"{note}.json"
-    try: path = own if own.exists() else data_path(f"claims/{note}.verdicts.json")
+) -> list[list[Verdict]]: # one list for each set of seeds, set 0 first
+    "The latest verdicts on a note, as they were found."
+    own = Path(root)/"claims"
+    try: first = own/f"{note}.json" if (own/f"{note}.json").exists() else data_path(f"claims/{note}.verdicts.json")
     except UserError: raise UserError(f"Note {note} has no verdicts yet: chess-grpo reproduce {note} finds them.") from None
-    return [Verdict(**v) for v in json.loads(path.read_text())]
+    more = sorted(first.parent.glob(first.name.replace(".json", ".seeds*.json")))
+    return [[Verdict(**v) for v in json.loads(path.read_text())] for path in (first, *more)]
+
+def joined(
+    sets: Sequence[Sequence[Verdict]], # of the same claims
+) -> list[Verdict]:
+    "What stands: a verdict that not every set of seeds gives is undecided."
+    out = []
+    for found in zip(*sets, strict=True):
+        v = found[0]
+        if len({u.verdict for u in found}) > 1: v = replace(v, verdict="undecided", why=f"It depends on the seeds: {', then '.join(f'{u.verdict}, {u.ours}' for u in found)}. " + v.why)
+        out.append(v)
+    return out
+
+def load_verdicts(
+    note: str,
+    root: str | Path = "runs", # as in verdict_sets
+) -> list[Verdict]:
+    "What stands of a note."
+    return joined(verdict_sets(note, root))
 
 # %% ../nbs/api/12_claims.ipynb #aa5e9869
 def rows_of(
@@ -191,4 +225,5 @@ def totals(
 ) -> str:
     "How many claims hold, in one line."
     found = [v.verdict for n in notes for v in load_verdicts(n, root)]
-    return f"{len(found)} claims: " + ", ".join(f"{found.count(v)} {dict(holds='hold', artefact='are artefacts').get(v, v)}" for v in VERDICTS)
+    differ = sum(len({v.verdict for v in vs}) > 1 for n in notes for vs in zip(*verdict_sets(n, root)))
+    return f"{len(found)} claims: " + ", ".join(f"{found.count(v)} {dict(holds='hold', artefact='are artefacts').get(v, v)}" for v in VERDICTS) + (f" ({differ} of them because they depend on the seeds)" if differ else "")

@@ -305,7 +305,11 @@ def load_labelled(
     path: str | Path | None = None, # JSON lines as `label` makes them; None = the held-out set
 ) -> Labelled:
     "Read labelled positions; a record that lacks a legal move's score raises `UserError`."
-    return labelled_from([json.loads(l) for l in Path(path or data_path("heldout.jsonl")).read_text().splitlines()])
+    path = Path(path or data_path("heldout.jsonl"))
+    return _labelled(path, path.stat().st_mtime_ns)
+
+@lru_cache(4)
+def _labelled(path: Path, changed: int) -> Labelled: return labelled_from([json.loads(l) for l in path.read_text().splitlines()])
 
 def labelled_from(
     records: Sequence[dict], # as `label` makes them

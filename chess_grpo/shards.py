@@ -10,6 +10,7 @@ __all__ = ['MATE', 'pack_scores', 'unpack_scores', 'score_moves', 'make_shard', 
 import hashlib
 import json
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import Sequence
 
@@ -185,6 +186,7 @@ def load_judge() -> Labelled: # 2,000 positions
     judge = Shards.open([data_path("judge.safetensors")])
     return judge.labelled(torch.arange(len(judge)))
 
+@lru_cache(1)
 def kept_out() -> Tensor: # [K] int64
     "Keys of the positions that nobody may learn from."
     return torch.cat([load_labelled().boards.key(), Shards.open([data_path("judge.safetensors")]).boards.key()])
