@@ -208,7 +208,10 @@ def write_whole(
 ):
     "Write a file under another name and then rename it, so that a crash or a full disk never leaves half a file."
     new = path.with_name(f"{path.name}.{os.getpid()}.new")
-    try: write(new); new.replace(path)
+    try:
+        write(new)
+        mask = os.umask(0o077); os.umask(mask)                              # for whom it is readable is the user's choice, not the writer's
+        new.chmod(0o666 & ~mask); new.replace(path)
     except (OSError, SafetensorError) as e:
         new.unlink(missing_ok=True)
         raise UserError(f"{path} could not be written ({e}): free some space or choose another folder; the earlier file is untouched.") from None
