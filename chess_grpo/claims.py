@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['T_975', 'VERDICTS', 'NOTES', 'TITLES', 'every', 'some', 'no', 'Figure', 'exact', 'over_seeds', 'share',
            'binomial_tail', 'Claim', 'Verdict', 'which_seeds', 'seed_set', 'load_claims', 'Review', 'verdict_sets',
-           'joined', 'load_verdicts', 'rows_of', 'totals']
+           'read_verdicts', 'joined', 'load_verdicts', 'rows_of', 'totals']
 
 # %% ../nbs/api/12_claims.ipynb #56277c6e
 import json
@@ -189,7 +189,13 @@ def verdict_sets(
     try: first = own/f"{note}.json" if (own/f"{note}.json").exists() else data_path(f"claims/{note}.verdicts.json")
     except UserError: raise UserError(f"Note {note} has no verdicts yet: chess-grpo reproduce {note} finds them.") from None
     more = sorted(first.parent.glob(first.name.replace(".json", ".seeds*.json")))
-    return [[Verdict(**v) for v in json.loads(path.read_text())] for path in (first, *more)]
+    return [read_verdicts(path) for path in (first, *more)]
+
+def read_verdicts(
+    path: str | Path, # a file of Review.close
+) -> list[Verdict]:
+    "The verdicts of one run of a notebook."
+    return [Verdict(**v) for v in json.loads(Path(path).read_text())]
 
 def joined(
     sets: Sequence[Sequence[Verdict]], # of the same claims

@@ -24,7 +24,7 @@ import torch
 
 from .bench import bench
 from .board import ACTIONS, check_perft, compile_rules, fuzz, random_actions
-from .claims import NOTES, load_claims, load_verdicts, rows_of, totals
+from .claims import NOTES, Verdict, load_claims, load_verdicts, read_verdicts, rows_of, totals
 from .core import SCALES, UserError, data_path, generator
 from .engine import EngineError, EnginePool
 from .play import PolicyPlayer, bootstrap, match_result, move_quality, play_match
@@ -81,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     r = sub.add_parser("reproduce", help="run the notebook of a research note and print its verdicts")
     r.add_argument("note", choices=NOTES)
     r.add_argument("--scale", choices=SCALES, default="cpu", help="smoke: a minute; cpu: up to twenty; gpu: the note's own sizes")
+    r.add_argument("--seeds", type=int, default=0, help="which set of seeds; verdicts of another set than 0 are kept beside the first, and what stands is what all say")
     c = sub.add_parser("claims", help="print the verdicts on the notes' claims: the latest of this folder's runs, else those that are shipped")
     c.add_argument("notes", nargs="*", default=list(NOTES), metavar="NOTE", help="of these notes; none = all")
     d = sub.add_parser("text-data", help="write policy and environment samples in the form of jrahn/rookworld_7m", formatter_class=argparse.ArgumentDefaultsHelpFormatter)
@@ -187,20 +188,19 @@ def _reproduce_command(args, given: set[str]):
     if not path.exists(): raise UserError(f"{path} is not here: notebooks are in the repository, not in the package; git clone it and run this there.")
     if not importlib.util.find_spec("nbconvert"): raise UserError("Running a notebook needs nbconvert: pip install nbconvert ipykernel.")
     out = Path("runs/claims").resolve(); out.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run([sys.executable, "-m", "nbconvert", "--to", "notebook", "--execute", "--ExecutePreprocessor.timeout=-1", "--output", str(out/f"{name}.ipynb"), str(path)], env=os.environ | {"CHESS_GRPO_SCALE": args.scale, "CHESS_GRPO_RUNS": str(out.parent)}, stderr=subprocess.PIPE, text=True)
+    done = subprocess.run([sys.executable, "-m", "nbconvert", "--to", "notebook", "--execute", "--ExecutePreprocessor.timeout=-1", "--output", str(out/f"{name}.ipynb"), str(path)], env=os.environ | {"CHESS_GRPO_SCALE": args.scale, "CHESS_GRPO_RUNS": str(out.parent), "CHESS_GRPO_SEEDS": str(args.seeds)}, stderr=subprocess.PIPE, text=True)
     if done.returncode: raise UserError(f"{path.name} did not run to its end: {done.stderr.strip().splitlines()[-1]}")
-    _print_claims([args.note])
+    _print_verdicts(read_verdicts(out/f"{args.note}{f'.seeds{args.seeds}' if args.seeds else ''}.json"))
     print(out/f"{name}.ipynb")
 
-def _print_claims(notes: Sequence[str]):
-    for note in notes:
-        for id, statement, printed, ours, verdict, why, n, seconds in rows_of(load_verdicts(note)):
-            print(f"{id:8s} {verdict:10s} {statement}\n{'':19s} printed {printed}; ours {ours}. {why}")
-    print(totals(notes))
+def _print_verdicts(verdicts: Sequence[Verdict]):
+    for id, statement, printed, ours, verdict, why, n, seconds in rows_of(verdicts):
+        print(f"{id:8s} {verdict:10s} {statement}\n{'':19s} printed {printed}; ours {ours}. {why}")
 
 def _claims_command(args, given: set[str]):
     for note in args.notes: load_claims(note)
-    _print_claims(args.notes)
+    for note in args.notes: _print_verdicts(load_verdicts(note))
+    print(totals(args.notes))
 
 def _text_data_command(args, given: set[str]):
     from chess_grpo.text import make_samples, write_samples

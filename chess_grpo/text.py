@@ -379,8 +379,10 @@ def chess_tokenizer() -> PreTrainedTokenizerFast:
     numbers = [str(n) for n in range(1000)] + [f"0{n}" for n in range(10)] + ["001"]
     castling = ["".join(c) for n in range(1, 5) for c in itertools.combinations("KQkq", n)]
     words = ["<pad>", "<eos>", "<unk>", *map(chr, range(33, 127)), *runs, *numbers, *castling, *("P:", "A:", "M:", "E:", "B:"), *MOVES]
-    known = "|".join(sorted(MOVES, key=len, reverse=True))
-    pattern = rf"[PAMEB]:|{known}|(?<=[ ])(?:{'|'.join(sorted(castling, key=len, reverse=True))})(?=[ ])|0[0-9](?![0-9])|001|[1-9][0-9]{{0,2}}|[ ]{{1,90}}|."
+    onward: dict[str, list[str]] = {}
+    for m in MOVES: onward.setdefault(m[:2], []).append(m[2:])                                   # by the square they leave: a tenth of the time of one long list
+    known = "|".join(f"{square}(?:{'|'.join(sorted(rest, key=len, reverse=True))})" for square, rest in onward.items())
+    pattern = rf"[PAMEB]:|(?=[a-h][1-8][a-h][1-8])(?:{known})|(?<=[ ])(?:{'|'.join(sorted(castling, key=len, reverse=True))})(?=[ ])|0[0-9](?![0-9])|001|[1-9][0-9]{{0,2}}|[ ]{{1,90}}|."
     t = Tokenizer(models.WordLevel({w: i for i, w in enumerate(dict.fromkeys(words))}, unk_token="<unk>"))
     t.normalizer = normalizers.Sequence([normalizers.Replace(Regex(f"{n}(?=[1-8pnbrqkPNBRQK/_]* [wb] )"), "_" * n) for n in range(8, 0, -1)])
     t.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")
