@@ -204,7 +204,7 @@ def joined(
     out = []
     for found in zip(*sets, strict=True):
         v = found[0]
-        if len({u.verdict for u in found}) > 1: v = replace(v, verdict="undecided", why=f"It depends on the seeds: {', then '.join(f'{u.verdict}, {u.ours}' for u in found)}. " + v.why)
+        if len({u.verdict for u in found}) > 1: v = replace(v, verdict="undecided", why=f"Not every set of seeds says so: {'; '.join(f'{u.verdict}, {u.ours}' for u in found)}. " + v.why)
         out.append(v)
     return out
 
@@ -232,4 +232,4 @@ def totals(
     "How many claims hold, in one line."
     found = [v.verdict for n in notes for v in load_verdicts(n, root)]
     differ = sum(len({v.verdict for v in vs}) > 1 for n in notes for vs in zip(*verdict_sets(n, root)))
-    return f"{len(found)} claims: " + ", ".join(f"{found.count(v)} {dict(holds='hold', artefact='are artefacts').get(v, v)}" for v in VERDICTS) + (f" ({differ} of them because they depend on the seeds)" if differ else "")
+    return f"{len(found)} claims: " + ", ".join(f"{found.count(v)} {dict(holds='hold', artefact='are artefacts').get(v, v)}" for v in VERDICTS) + (f" ({differ} of them because not every set of seeds says the same)" if differ else "")
