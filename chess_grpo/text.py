@@ -544,7 +544,7 @@ def score_tokens(
     ids = torch.cat([c.prompt_ids.repeat_interleave(G, 0), c.tokens.reshape(B * G, T)], 1)
     attention = torch.cat([c.prompt_mask.repeat_interleave(G, 0), c.mask.reshape(B * G, T)], 1)
     model.train(dropout)
-    logits = model(input_ids=ids, attention_mask=attention, position_ids=(attention.cumsum(1) - 1).clamp_min(0)).logits[:, -T - 1:-1]
+    logits = model(input_ids=ids, attention_mask=attention, position_ids=(attention.cumsum(1) - 1).clamp_min(0), logits_to_keep=T + 1).logits[:, :-1]
     model.eval()
     lp = (logits.float() / temperature).log_softmax(2)
     return lp.gather(2, c.tokens.reshape(B * G, T, 1)).reshape(B, G, T), -(lp.exp() * lp).sum(2).reshape(B, G, T)
@@ -571,6 +571,7 @@ class TextConfig:
     advantages: AdvantageConfig = ADVANTAGES["trl"]
     loss: LossConfig = LossConfig(clip=0.2, kl_coef=0.02, kl="k3")
     learning_rate: float = 1e-4
+    warmup: int = 10                # steps: Adam's first ones have the full size in every weight, whatever the gradient knows
     grad_clip: float = 1.0
     updates: int = 1                # optimiser steps a batch
     resample: int = 2               # most times that groups without variance are drawn again
@@ -634,11 +635,13 @@ class TextTrainer:
         at_end = torch.arange(T) == 0                                       # one reward a completion; where it stands makes no difference to trajectories
         advantages = group_advantages(torch.where(at_end, rewards[..., None], 0.0), given.mask.cpu(), k.advantages).to(self.model.device)
         temperature = k.sampling[task].temperature
+        for group in self.optimizer.param_groups: group["lr"] = k.learning_rate * min(1.0, (self.done + 1) / max(1, k.warmup))
         with torch.no_grad():
-            old, _ = score_tokens(self.model, given, temperature)
             ref, _ = score_tokens(self.reference, given, temperature)
+            old = None if not k.dropout and k.learner_temperature in (0, temperature) else score_tokens(self.model, given, temperature)[0]
         for _ in range(k.updates):
             new, entropy = self.score(given, task)
+            if old is None: old = new.detach()                              # a sound learner scores as the sampler does
             loss, record = grpo_loss(new, old, advantages, given.mask, k.loss, entropy, ref)
             self.optimizer.zero_grad(); loss.backward()
             norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), k.grad_clip)
