@@ -541,10 +541,17 @@ def score_tokens(
 ) -> tuple[Tensor, Tensor]: # [B,G,T] log-probabilities of the sampled tokens; [B,G,T] entropy of the distributions they were drawn from, before top-p
     "Score completions."
     B, G, T = c.tokens.shape
-    ids = torch.cat([c.prompt_ids.repeat_interleave(G, 0), c.tokens.reshape(B * G, T)], 1)
+    P = c.prompt_ids.shape[1]
+    tokens = c.tokens.reshape(B * G, T)
     attention = torch.cat([c.prompt_mask.repeat_interleave(G, 0), c.mask.reshape(B * G, T)], 1)
+    at = (attention.cumsum(1) - 1).clamp_min(0)
     model.train(dropout)
-    logits = model(input_ids=ids, attention_mask=attention, position_ids=(attention.cumsum(1) - 1).clamp_min(0), logits_to_keep=T + 1).logits[:, :-1]
+    if dropout: logits = model(input_ids=torch.cat([c.prompt_ids.repeat_interleave(G, 0), tokens], 1), attention_mask=attention, position_ids=at, logits_to_keep=T + 1).logits[:, :-1]
+    else:                                                                   # a prompt is read once for its group
+        read = model(input_ids=c.prompt_ids, attention_mask=c.prompt_mask, position_ids=at[::G, :P], use_cache=True, logits_to_keep=1)
+        read.past_key_values.batch_repeat_interleave(G)
+        rest = model(input_ids=tokens[:, :-1], attention_mask=attention[:, :-1], position_ids=at[:, P:-1], past_key_values=read.past_key_values).logits if T > 1 else read.logits[:, :0].repeat_interleave(G, 0)
+        logits = torch.cat([read.logits.repeat_interleave(G, 0), rest], 1)
     model.eval()
     lp = (logits.float() / temperature).log_softmax(2)
     return lp.gather(2, c.tokens.reshape(B * G, T, 1)).reshape(B, G, T), -(lp.exp() * lp).sum(2).reshape(B, G, T)
