@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['T_975', 'VERDICTS', 'NOTES', 'TITLES', 'every', 'some', 'no', 'Figure', 'exact', 'over_seeds', 'share',
            'binomial_tail', 'Claim', 'Verdict', 'which_seeds', 'seed_set', 'load_claims', 'Review', 'verdict_sets',
-           'read_verdicts', 'joined', 'load_verdicts', 'rows_of', 'totals']
+           'read_verdicts', 'joined', 'load_verdicts', 'rows_of', 'seed_rows', 'totals']
 
 # %% ../nbs/api/12_claims.ipynb #56277c6e
 import json
@@ -182,11 +182,11 @@ class Review:
 
 def verdict_sets(
     note: str,
-    root: str | Path = "runs", # looked in first; else what was found at scale cpu and is shipped in data/claims
+    root: str | Path | None = "runs", # looked in first; else, or if None, what was found at scale cpu and is shipped in data/claims
 ) -> list[list[Verdict]]: # one list for each set of seeds, set 0 first
     "The latest verdicts on a note, as they were found."
-    own = Path(root)/"claims"
-    try: first = own/f"{note}.json" if (own/f"{note}.json").exists() else data_path(f"claims/{note}.verdicts.json")
+    own = Path(root)/"claims"/f"{note}.json" if root is not None else None
+    try: first = own if own and own.exists() else data_path(f"claims/{note}.verdicts.json")
     except UserError: raise UserError(f"Note {note} has no verdicts yet: chess-grpo reproduce {note} finds them.") from None
     more = sorted(first.parent.glob(first.name.replace(".json", ".seeds*.json")))
     return [read_verdicts(path) for path in (first, *more)]
@@ -210,7 +210,7 @@ def joined(
 
 def load_verdicts(
     note: str,
-    root: str | Path = "runs", # as in verdict_sets
+    root: str | Path | None = "runs", # as in verdict_sets
 ) -> list[Verdict]:
     "What stands of a note."
     return joined(verdict_sets(note, root))
@@ -223,11 +223,17 @@ def rows_of(
     claims = {c.id: c for note in {v.id[:3] for v in verdicts} for c in load_claims(note)}
     return [[v.id, claims[v.id].statement, claims[v.id].printed, v.ours, v.verdict, v.why, str(v.n or "exact"), f"{v.seconds:g}"] for v in verdicts]
 
+def seed_rows(
+    sets: Sequence[Sequence[Verdict]], # as verdict_sets gives them
+) -> list[list[str]]: # id, then for each set of seeds figure and verdict, then what stands
+    "The measured claims under every set of seeds."
+    return [[v.id, *(x for u in found for x in (u.ours, u.verdict)), v.verdict] for v, *found in zip(joined(sets), *sets, strict=True) if any(u.n for u in found)]
+
 TITLES = ["", "the note says", "printed", "ours, 95%", "verdict", "why", "n", "s"]
 
 def totals(
     notes: Sequence[str] = NOTES,
-    root: str | Path = "runs",
+    root: str | Path | None = "runs", # as in verdict_sets
 ) -> str:
     "How many claims hold, in one line."
     found = [v.verdict for n in notes for v in load_verdicts(n, root)]
