@@ -53,8 +53,13 @@ class Figure:
         "Does it lie in this range? None = the interval does not tell."
         return every(self.above(low), self.below(high))
 
-    def above(self, x: float) -> bool | None: return True if self.low >= x else False if self.high < x else None
-    def below(self, x: float) -> bool | None: return True if self.high <= x else False if self.low > x else None
+    def above(self, x: float) -> bool | None:
+        "Is it at least x? None = x lies within the interval."
+        return True if self.low >= x else False if self.high < x else None
+
+    def below(self, x: float) -> bool | None:
+        "Is it at most x? None = x lies within the interval."
+        return True if self.high <= x else False if self.low > x else None
 
 def exact(value: float) -> Figure:
     "A number that is computed, not measured."
@@ -87,7 +92,7 @@ def share(
     return Figure(k / n, low, high, n)
 
 def binomial_tail(
-    k: int,
+    k: int, # successes, 0 to n
     n: int, # trials
     p: float, # probability of each
 ) -> float:

@@ -8,8 +8,8 @@ __all__ = ['MOVE', 'ANSWER_REQUIRED', 'NOTED', 'PolicyAnswer', 'policy_prompt', 
            'load_texts', 'policy_samples', 'top_moves', 'play_texts', 'make_samples', 'write_samples', 'PolicyWeights',
            'policy_rewards', 'noted_transition', 'EnvironmentWeights', 'environment_rewards', 'task_of', 'rewards_of',
            'chess_tokenizer', 'small_model', 'encoded', 'supervised_loss', 'fit_text', 'Sampling', 'Completions',
-           'joined', 'generate', 'score_tokens', 'retokenised', 'TextConfig', 'TextTrainer', 'answers',
-           'save_text_model', 'load_text_model']
+           'joined', 'generate', 'token_log_probs', 'score_tokens', 'retokenised', 'TextConfig', 'TextTrainer',
+           'answers', 'save_text_model', 'load_text_model']
 
 # %% ../nbs/api/11_text.ipynb #cecf2bff
 import copy
@@ -32,7 +32,7 @@ from tqdm.auto import tqdm
 from .board import MOVES, Boards, random_actions
 from .core import UserError, data_path, generator
 from .engine import EnginePool, go_command
-from .loss import ADVANTAGES, AdvantageConfig, LossConfig, group_advantages, grpo_loss
+from .loss import ADVANTAGES, AdvantageConfig, LossConfig, exact_kl, group_advantages, grpo_loss
 from .policy import load_policy, sample_actions, write_whole
 from .preflight import REMEDIES, Identity, bisect
 
@@ -77,7 +77,7 @@ def parse_policy(
 class Transition:
     "What a move leads to."
     fen: str
-    reward: float       # of the side that moved
+    reward: float       # of the side that moved: 0.001 the game goes on, 0.5 drawn, 1 won, -1 the move was not legal
     terminated: bool    # the game is over by its rules
     truncated: bool     # the move was not legal
 
@@ -320,7 +320,7 @@ def policy_rewards(
 def noted_transition(
     truth: Transition,
     completion: str,
-) -> float:
+) -> float: # 0 to 1
     "A transition's reward at the time of note 003: 0.3 format, 0.7 content."
     number = re.search(r"[-+]?\d*\.?\d+", completion)
     shape = 0.4 * bool(re.search(r"[1-8KQRBNPkqrbnp]+/[/1-8KQRBNPkqrbnp]+", completion)) + 0.3 * bool(number) + 0.3 * bool(re.search(r"\b(true|false)\b", completion.lower()))
@@ -367,7 +367,7 @@ def rewards_of(
     depth: int = 10,
     policy_weights: PolicyWeights = PolicyWeights(),
     environment_weights: EnvironmentWeights = EnvironmentWeights(),
-) -> Tensor: # [N]
+) -> Tensor: # [N] in [-1,1]; of P as the side to move sees it
     "Reward completions of either task."
     out, policy = torch.zeros(len(prompts)), [i for i, p in enumerate(prompts) if task_of(p) == "P"]
     other = [i for i in range(len(prompts)) if i not in set(policy)]
@@ -500,7 +500,7 @@ def joined(
     parts: Sequence[Completions],
     pad: int, # the padding token
 ) -> Completions:
-    "Several batches as one: prompts padded on the left, completions on the right."
+    "Several batches as one: prompts padded on the left, completions on the right; drawn_at is not kept."
     P, T = max(c.prompt_ids.shape[1] for c in parts), max(c.tokens.shape[2] for c in parts)
     wide = lambda x, n, left, value: torch.nn.functional.pad(x, (n - x.shape[-1], 0) if left else (0, n - x.shape[-1]), value=value)
     return Completions([p for c in parts for p in c.prompts], *(torch.cat([wide(getattr(c, k), n, left, v) for c in parts]) for k, n, left, v in (("prompt_ids", P, True, pad), ("prompt_mask", P, True, False), ("tokens", T, False, pad), ("mask", T, False, False))), [t for c in parts for t in c.texts])
@@ -533,13 +533,13 @@ def generate(
     texts = [[tokenizer.decode(t[m], skip_special_tokens=True) for t, m in zip(*row)] for row in zip(tokens, mask)]
     return Completions(list(prompts), ids["input_ids"], ids["attention_mask"].bool(), tokens, mask, texts, drawn_at)
 
-def score_tokens(
+def token_log_probs(
     model: PreTrainedModel,
     c: Completions,
     temperature: float = 1.0,
     dropout: bool = False, # in train mode: a bug to study
-) -> tuple[Tensor, Tensor]: # [B,G,T] log-probabilities of the sampled tokens; [B,G,T] entropy of the distributions they were drawn from, before top-p
-    "Score completions."
+) -> Tensor: # [B,G,T,V] log-probabilities of the whole vocabulary at each place, before top-p; meaningless where c.mask is False
+    "What a model says at each place of the completions."
     B, G, T = c.tokens.shape
     P = c.prompt_ids.shape[1]
     tokens = c.tokens.reshape(B * G, T)
@@ -553,15 +553,25 @@ def score_tokens(
         rest = model(input_ids=tokens[:, :-1], attention_mask=attention[:, :-1], position_ids=at[:, P:-1], past_key_values=read.past_key_values).logits if T > 1 else read.logits[:, :0].repeat_interleave(G, 0)
         logits = torch.cat([read.logits.repeat_interleave(G, 0), rest], 1)
     model.eval()
-    lp = (logits.float() / temperature).log_softmax(2)
-    return lp.gather(2, c.tokens.reshape(B * G, T, 1)).reshape(B, G, T), -(lp.exp() * lp).sum(2).reshape(B, G, T)
+    return (logits.float() / temperature).log_softmax(2).reshape(B, G, T, -1)
+
+def score_tokens(
+    model: PreTrainedModel,
+    c: Completions,
+    temperature: float = 1.0,
+    dropout: bool = False, # in train mode: a bug to study
+) -> tuple[Tensor, Tensor]: # [B,G,T] log-probabilities of c.tokens, nats; [B,G,T] entropy of the distributions, nats; both meaningless where c.mask is False
+    "Score completions."
+    return _of_tokens(token_log_probs(model, c, temperature, dropout), c)
+
+def _of_tokens(lp: Tensor, c: Completions) -> tuple[Tensor, Tensor]: return lp.gather(3, c.tokens[..., None])[..., 0], -(lp.exp() * lp).sum(3)
 
 def retokenised(
     c: Completions,
     tokenizer: PreTrainedTokenizerFast,
     clean: Callable[[str], str] = lambda text: re.sub(r"\s{2,}", " ", text).strip(), # as in note 003
 ) -> Completions:
-    "The completions decoded, cleaned and encoded again: what was not sampled. A bug to study."
+    "The completions decoded, cleaned and encoded again: what was not sampled (but drawn_at stays that of the sampled tokens). A bug to study."
     rows = [[tokenizer.encode(clean(t)) + [tokenizer.eos_token_id] for t in row] for row in c.texts]
     T = max(len(r) for row in rows for r in row)
     tokens = torch.tensor([[r + [tokenizer.pad_token_id] * (T - len(r)) for r in row] for row in rows], device=c.tokens.device)
@@ -614,10 +624,10 @@ class TextTrainer:
         flat = [t for row in c.texts for t in row]
         return c, self.rewards([p for p in prompts for _ in range(self.config.group)], flat, self.engine, self.config.depth).reshape(len(prompts), -1)
 
-    def score(self, c: Completions, task: str, model: PreTrainedModel | None = None) -> tuple[Tensor, Tensor]:
+    def score(self, c: Completions, task: str) -> Tensor: # [B,G,T,V] log-probabilities
         "As the learner scores, its bugs included."
         k = self.config
-        return score_tokens(model or self.model, c, k.learner_temperature or k.sampling[task].temperature, k.dropout and model is None)
+        return token_log_probs(self.model, c, k.learner_temperature or k.sampling[task].temperature, k.dropout)
 
     def step(self) -> dict:
         "Prompts, completions, rewards, update; the metrics of the step."
@@ -634,7 +644,11 @@ class TextTrainer:
         self.done += 1
         return {"step": self.done, "task": task, "reward": rewards.mean().item(), "reward_std_within": rewards.std(1).mean().item(), "zero_variance_groups": (rewards.std(1) < 1e-6).float().mean().item(), "resampled_groups": drawn - k.batch, "length": c.mask.sum(2).float().mean().item(), **record}
 
-    def update(self, c: Completions, rewards: Tensor, task: str) -> dict:
+    def update(self,
+        c: Completions,
+        rewards: Tensor, # [B,G] in [-1,1]
+        task: str, # P or A, whose prompts they answer
+    ) -> dict: # the metrics of the update
         "Advantages, loss, gradient; the reference is scored like the learner, without its bugs."
         k = self.config
         given = retokenised(c, self.tokenizer) if k.retokenise else c
@@ -644,12 +658,14 @@ class TextTrainer:
         temperature = k.sampling[task].temperature
         for group in self.optimizer.param_groups: group["lr"] = k.learning_rate * min(1.0, (self.done + 1) / max(1, k.warmup))
         with torch.no_grad():
-            ref, _ = score_tokens(self.reference, given, temperature)
+            every_ref = token_log_probs(self.reference, given, temperature)
+            ref = _of_tokens(every_ref, given)[0]
             old = None if not k.dropout and k.learner_temperature in (0, temperature) else score_tokens(self.model, given, temperature)[0]
         for _ in range(k.updates):
-            new, entropy = self.score(given, task)
+            every = self.score(given, task)
+            new, entropy = _of_tokens(every, given)
             if old is None: old = new.detach()                              # a sound learner scores as the sampler does
-            loss, record = grpo_loss(new, old, advantages, given.mask, k.loss, entropy, ref)
+            loss, record = grpo_loss(new, old, advantages, given.mask, k.loss, entropy, ref, kl_ref=exact_kl(every, every_ref) if k.loss.kl == "exact" else None)
             self.optimizer.zero_grad(); loss.backward()
             norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), k.grad_clip)
             if not torch.isfinite(norm): raise UserError(f"The gradient of step {self.done + 1} is not finite; nothing was updated. A lower learning rate may help.")
