@@ -144,7 +144,7 @@ def load_claims(
     if note not in NOTES: raise UserError(f"There are no claims of a note {note!r}; choose one of {', '.join(NOTES)}.")
     return [Claim(**c) for c in json.loads(data_path(f"claims/{note}.json").read_text())["claims"]]
 
-def _ending(k: int | None = None) -> str: return f".seeds{k}" if (k := which_seeds() if k is None else k) else ""
+def _ending() -> str: return f".seeds{which_seeds()}" if which_seeds() else ""
 
 class Review:
     "The verdicts on a note, one after the other, as its notebook finds them."
