@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['T_975', 'VERDICTS', 'NOTES', 'TITLES', 'every', 'some', 'no', 'Figure', 'exact', 'over_seeds', 'share',
            'binomial_tail', 'Claim', 'Verdict', 'which_seeds', 'seed_set', 'load_claims', 'Review', 'verdict_sets',
-           'read_verdicts', 'joined', 'load_verdicts', 'rows_of', 'seed_rows', 'totals']
+           'read_verdicts', 'standing', 'load_verdicts', 'rows_of', 'seed_rows', 'totals']
 
 # %% ../nbs/api/12_claims.ipynb #56277c6e
 import json
@@ -202,7 +202,7 @@ def read_verdicts(
     "The verdicts of one run of a notebook."
     return [Verdict(**v) for v in json.loads(Path(path).read_text())]
 
-def joined(
+def standing(
     sets: Sequence[Sequence[Verdict]], # of the same claims
 ) -> list[Verdict]:
     "What stands: a verdict that not every set of seeds gives is undecided."
@@ -218,7 +218,7 @@ def load_verdicts(
     root: str | Path | None = "runs", # as in verdict_sets
 ) -> list[Verdict]:
     "What stands of a note."
-    return joined(verdict_sets(note, root))
+    return standing(verdict_sets(note, root))
 
 # %% ../nbs/api/12_claims.ipynb #aa5e9869
 def rows_of(
@@ -232,7 +232,7 @@ def seed_rows(
     sets: Sequence[Sequence[Verdict]], # as verdict_sets gives them
 ) -> list[list[str]]: # id, then for each set of seeds figure and verdict, then what stands
     "The measured claims under every set of seeds."
-    return [[v.id, *(x for u in found for x in (u.ours, u.verdict)), v.verdict] for v, *found in zip(joined(sets), *sets, strict=True) if any(u.n for u in found)]
+    return [[v.id, *(x for u in found for x in (u.ours, u.verdict)), v.verdict] for v, *found in zip(standing(sets), *sets, strict=True) if any(u.n for u in found)]
 
 TITLES = ["", "the note says", "printed", "ours, 95%", "verdict", "why", "n", "s"]
 
