@@ -271,6 +271,7 @@ class PolicyWeights:
     order: float = 0.1                  # candidates: bonus of the first in its place, two thirds of it for the second, a third for the third
     illegal_candidate: float = -0.3     # each
     no_candidates: float = -0.3
+    missing_candidate: float = 0.0      # each of the five (or of all legal moves, if there are fewer) that is not named; a move named twice counts once
     scale: float = 1.0                  # evaluations: pawns of mean error at which nothing is left
     sign: float = -0.4                  # each wrong sign
     sign_from: float = 0.2              # pawns from which a sign counts
@@ -278,7 +279,7 @@ class PolicyWeights:
     counts_differ: float = -0.4
     no_evaluations: float = -0.2
 
-ANSWER_REQUIRED = PolicyWeights(missing=-1.0, no_candidates=-1.0, counts_differ=-1.0, no_evaluations=-1.0)      # nothing that can be said earns less than saying nothing
+ANSWER_REQUIRED = PolicyWeights(missing=-1.0, no_candidates=-1.0, missing_candidate=-0.3, counts_differ=-1.0, no_evaluations=-1.0)      # nothing that can be said earns less than saying nothing, and a missing candidate costs what an illegal one does
 
 def policy_rewards(
     fens: Sequence[str], # N positions
@@ -304,7 +305,7 @@ def policy_rewards(
         move = w.missing if not a.best else w.illegal if not legal(fen, a.best) else w.by_rank[best.index(a.best)] if a.best in best else w.legal
         if not a.moves: candidates = w.no_candidates
         else:
-            candidates = w.illegal_candidate * bad
+            candidates = w.illegal_candidate * bad + w.missing_candidate * max(0, min(5, len(may[fen])) - len(set(a.moves)))
             if ok: candidates += len(set(ok) & set(best)) / len(set(ok) | set(best)) + sum(w.order * (3 - i) / 3 for i, (m, b) in enumerate(zip(ok[:3], best)) if m == b)
         if not a.evals or not a.moves: evaluation = w.no_evaluations
         elif len(a.evals) != len(a.moves): evaluation = w.counts_differ
@@ -432,6 +433,12 @@ def supervised_loss(
     logits = model.lm_head(hidden) if hidden is not None else model(input_ids=tokens[:, :-1]).logits[where]
     return torch.nn.functional.cross_entropy(logits.float(), tokens[:, 1:][where])
 
+def _batches(lengths: Tensor, batch: int, g: torch.Generator, among: int = 16) -> Iterator[Tensor]:
+    "An epoch in a new order: rows of like length side by side, of every 16 batches, so that little of a batch is padding."
+    for block in torch.randperm(len(lengths), generator=g).split(among * batch):
+        rows = block[lengths[block].argsort()].split(batch)
+        for i in torch.randperm(len(rows), generator=g).tolist(): yield rows[i]
+
 def fit_text(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
@@ -446,21 +453,21 @@ def fit_text(
     seed: int = 0,
     progress: bool = False,
 ) -> list[float]: # the loss of each step
-    "Supervised learning; epochs in a new order each."
+    "Supervised learning; epochs in a new order each, batches of texts of like length."
     if not samples or (steps < 1 and not minutes): raise UserError(f"There is nothing to do: {len(samples)} samples, {steps} steps.")
     tokens, counts = encoded(samples, tokenizer)
     inside = [p for n, p in model.named_parameters() if p.dim() == 2 and ".h." in f".{n}"]
     known = {id(p) for p in inside}
     parts = [(torch.optim.AdamW([p for p in model.parameters() if id(p) not in known], lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.01), learning_rate), (torch.optim.Muon(inside, lr=matrix_rate, weight_decay=0.01), matrix_rate)]
-    g, order, losses, clock = generator(seed), torch.zeros(0, dtype=torch.int64), [], time.monotonic()
+    lengths = (tokens != tokenizer.pad_token_id).sum(1)
+    g, losses, clock = generator(seed), [], time.monotonic()
+    epochs = itertools.chain.from_iterable(_batches(lengths, batch, g) for _ in itertools.count())
     model.train()
     with tqdm(total=steps if not minutes else None, disable=not progress, unit="step") as bar:
         while True:
             done = (time.monotonic() - clock) / (60 * minutes) if minutes else len(losses) / steps
             if done >= 1: break
-            if len(order) < batch: order = torch.cat([order, torch.randperm(len(tokens), generator=g)])
-            rows, order = order[:batch], order[batch:]
-            keep = int((tokens[rows] != tokenizer.pad_token_id).sum(1).max())
+            rows = next(epochs); keep = int(lengths[rows].max())
             with torch.autocast("cpu" if tokens.device.type == "cpu" else "cuda", torch.bfloat16, enabled=bf16): loss = supervised_loss(model, tokens[rows, :keep].to(model.device), counts[rows, :keep].to(model.device))
             for optimizer, top in parts:
                 for group in optimizer.param_groups: group["lr"] = top * min(1, (len(losses) + 1) / warmup) * (1 + math.cos(math.pi * done)) / 2
@@ -695,7 +702,7 @@ def answers(
     batch: int = 64,
     greedy: bool = True, # False = drawn at temperature 1
     seed: int = 0,
-) -> dict[str, Tensor]: # figures of each sample: of P complete, legal (share of the moves), best_legal, best; of A exact, placement, outcome
+) -> dict[str, Tensor]: # figures of each sample: of P complete (five moves, as many evaluations, the best among them), legal (different legal moves named, of five), best_legal, best; of A exact, placement, outcome
     "How well the tasks are answered, sample by sample."
     out: dict[str, list[float]] = {}
     for task in ("P", "A"):
@@ -706,7 +713,7 @@ def answers(
                 if task == "P":
                     said, truth, board = parse_policy(text), parse_policy(s.completion), chess.Board(s.prompt[3:].strip())
                     may = {m.uci() for m in board.legal_moves}; legal = may.__contains__
-                    found = {"complete": len(said.moves) == len(said.evals) == len(truth.moves) and said.best in said.moves, "legal": sum(map(legal, said.moves)) / 5 if len(truth.moves) == 5 else float("nan"), "best_legal": bool(said.best) and legal(said.best), "best": said.best == truth.best}
+                    found = {"complete": len(said.moves) == len(said.evals) == len(truth.moves) and said.best in said.moves, "legal": sum(map(legal, set(said.moves))) / 5 if len(truth.moves) == 5 else float("nan"), "best_legal": bool(said.best) and legal(said.best), "best": said.best == truth.best}
                 else:
                     said, truth = parse_transition(text), parse_transition(s.completion)
                     found = {"exact": said == truth, "placement": bool(said) and said.fen.split()[0] == truth.fen.split()[0], "outcome": bool(said) and (said.reward, said.terminated, said.truncated) == (truth.reward, truth.terminated, truth.truncated)}
