@@ -528,10 +528,11 @@ def generate(
     ids = tokenizer(list(prompts), padding=True, return_tensors="pt").to(model.device)
     room = model.config.max_position_embeddings - ids["input_ids"].shape[1]
     if room < 1: raise UserError(f"A prompt has {ids['input_ids'].shape[1]} tokens, and the model reads {model.config.max_position_embeddings}: shorten it.")
+    cache = dict(cache_implementation="static", disable_compile=True) if model._can_compile_fullgraph else {}       # one that does not grow is not copied at every token
     model.train(dropout)
     with torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []):
         torch.manual_seed(seed)
-        out = model.generate(**{k: ids[k] for k in ("input_ids", "attention_mask")}, do_sample=True, temperature=how.temperature, top_p=how.top_p, top_k=0, num_return_sequences=group, max_new_tokens=min(how.max_new, room), pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id, return_dict_in_generate=True, output_scores=keep)
+        out = model.generate(**{k: ids[k] for k in ("input_ids", "attention_mask")}, do_sample=True, temperature=how.temperature, top_p=how.top_p, top_k=0, num_return_sequences=group, max_new_tokens=min(how.max_new, room), pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id, return_dict_in_generate=True, output_scores=keep, **cache)
     model.eval()
     tokens = out.sequences[:, ids["input_ids"].shape[1]:].reshape(len(prompts), group, -1)
     drawn_at = torch.stack(out.scores, 1).float().log_softmax(2).gather(2, tokens.flatten(0, 1)[..., None])[..., 0].reshape(tokens.shape) if keep else None
@@ -702,7 +703,7 @@ def answers(
     batch: int = 64,
     greedy: bool = True, # False = drawn at temperature 1
     seed: int = 0,
-) -> dict[str, Tensor]: # figures of each sample: of P complete (five moves, as many evaluations, the best among them), legal (different legal moves named, of five), best_legal, best; of A exact, placement, outcome
+) -> dict[str, Tensor]: # figures of each sample: of P complete (five moves, as many evaluations, the best among them), legal (legal moves among the five), different (legal moves named, each counted once, of five), best_legal, best; of A exact, placement, outcome
     "How well the tasks are answered, sample by sample."
     out: dict[str, list[float]] = {}
     for task in ("P", "A"):
@@ -713,7 +714,7 @@ def answers(
                 if task == "P":
                     said, truth, board = parse_policy(text), parse_policy(s.completion), chess.Board(s.prompt[3:].strip())
                     may = {m.uci() for m in board.legal_moves}; legal = may.__contains__
-                    found = {"complete": len(said.moves) == len(said.evals) == len(truth.moves) and said.best in said.moves, "legal": sum(map(legal, set(said.moves))) / 5 if len(truth.moves) == 5 else float("nan"), "best_legal": bool(said.best) and legal(said.best), "best": said.best == truth.best}
+                    found = {"complete": len(said.moves) == len(said.evals) == len(truth.moves) and said.best in said.moves, "legal": sum(map(legal, said.moves)) / 5 if len(truth.moves) == 5 else float("nan"), "different": sum(map(legal, set(said.moves))) / 5 if len(truth.moves) == 5 else float("nan"), "best_legal": bool(said.best) and legal(said.best), "best": said.best == truth.best}
                 else:
                     said, truth = parse_transition(text), parse_transition(s.completion)
                     found = {"exact": said == truth, "placement": bool(said) and said.fen.split()[0] == truth.fen.split()[0], "outcome": bool(said) and (said.reward, said.terminated, said.truncated) == (truth.reward, truth.terminated, truth.truncated)}
