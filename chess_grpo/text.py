@@ -38,7 +38,7 @@ from .preflight import REMEDIES, Identity, bisect
 
 try:
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
-    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, PreTrainedTokenizerFast
+    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, PreTrainedTokenizerFast, StaticCache
 except ImportError as e: raise UserError(f"The text model needs more packages ({e.name} is missing): pip install \"chess_grpo[text]\".") from None
 
 # %% ../nbs/api/11_text.ipynb #bf902071
@@ -231,11 +231,12 @@ def make_samples(
     engine: EnginePool,
     depth: int = 4, # of the policy samples
     illegal: float = 0.03, # share of environment samples with an illegal move
+    games: int = 0, # to take them from, played side by side; 0 = as few as it takes, so that many are from one game
     progress: bool = False,
 ) -> list[Sample]: # in random order, no prompt twice
     "A data set."
     rng, g = random.Random(seed), generator(seed)
-    visited = play_texts(max(8, -(-max(policy, environment) // 80)), 120, g)
+    visited = play_texts(games or max(8, -(-max(policy, environment) // 80)), 120, g)
     rng.shuffle(visited)
     unique = {fen: (fen, move, history) for fen, move, history in visited}
     env = []
@@ -276,10 +277,11 @@ class PolicyWeights:
     sign: float = -0.4                  # each wrong sign
     sign_from: float = 0.2              # pawns from which a sign counts
     illegal_evaluation: float = -0.5    # there is an illegal move among the moves
+    short_evaluation: float | None = None   # fewer different moves than five (or than there are); None = judged like any other
     counts_differ: float = -0.4
     no_evaluations: float = -0.2
 
-ANSWER_REQUIRED = PolicyWeights(missing=-1.0, no_candidates=-1.0, missing_candidate=-0.3, counts_differ=-1.0, no_evaluations=-1.0)      # nothing that can be said earns less than saying nothing, and a missing candidate costs what an illegal one does
+ANSWER_REQUIRED = PolicyWeights(missing=-1.0, no_candidates=-1.0, missing_candidate=-0.3, illegal_evaluation=-1.0, short_evaluation=-1.0, counts_differ=-1.0, no_evaluations=-1.0)      # nothing that can be said earns less than saying nothing, and what is missing costs what is illegal
 
 def policy_rewards(
     fens: Sequence[str], # N positions
@@ -301,15 +303,16 @@ def policy_rewards(
     w, parts = weights, []
     for fen, a in zip(fens, answers):
         best = [m for m, _ in top[fen]]
-        ok = [m for m in a.moves if legal(fen, m)]; bad = len(a.moves) - len(ok)
+        ok = [m for m in a.moves if legal(fen, m)]; bad = len(a.moves) - len(ok); short = max(0, min(5, len(may[fen])) - len(set(a.moves)))
         move = w.missing if not a.best else w.illegal if not legal(fen, a.best) else w.by_rank[best.index(a.best)] if a.best in best else w.legal
         if not a.moves: candidates = w.no_candidates
         else:
-            candidates = w.illegal_candidate * bad + w.missing_candidate * max(0, min(5, len(may[fen])) - len(set(a.moves)))
+            candidates = w.illegal_candidate * bad + w.missing_candidate * short
             if ok: candidates += len(set(ok) & set(best)) / len(set(ok) | set(best)) + sum(w.order * (3 - i) / 3 for i, (m, b) in enumerate(zip(ok[:3], best)) if m == b)
         if not a.evals or not a.moves: evaluation = w.no_evaluations
         elif len(a.evals) != len(a.moves): evaluation = w.counts_differ
         elif bad: evaluation = w.illegal_evaluation
+        elif short and w.short_evaluation is not None: evaluation = w.short_evaluation
         else:
             true = [worth[fen, m] for m in a.moves]
             evaluation = max(0.0, 1 - sum(abs(x - y) for x, y in zip(a.evals, true)) / len(true) / w.scale) + w.sign * sum(abs(y) > w.sign_from and (x > 0) - (x < 0) != (y > 0) - (y < 0) for x, y in zip(a.evals, true))
@@ -434,9 +437,10 @@ def supervised_loss(
     return torch.nn.functional.cross_entropy(logits.float(), tokens[:, 1:][where])
 
 def _batches(lengths: Tensor, batch: int, g: torch.Generator, among: int = 16) -> Iterator[Tensor]:
-    "An epoch in a new order: rows of like length side by side, of every 16 batches, so that little of a batch is padding."
+    "An epoch in a new order: rows of like length side by side, of every 16 batches, so that little of a batch is padding. Most batches are of one task."
     for block in torch.randperm(len(lengths), generator=g).split(among * batch):
         rows = block[lengths[block].argsort()].split(batch)
+        if len(rows) > 1 and len(rows[-1]) < batch: rows = rows[:-1]         # what is left over waits for another epoch
         for i in torch.randperm(len(rows), generator=g).tolist(): yield rows[i]
 
 def fit_text(
@@ -459,7 +463,7 @@ def fit_text(
     inside = [p for n, p in model.named_parameters() if p.dim() == 2 and ".h." in f".{n}"]
     known = {id(p) for p in inside}
     parts = [(torch.optim.AdamW([p for p in model.parameters() if id(p) not in known], lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.01), learning_rate), (torch.optim.Muon(inside, lr=matrix_rate, weight_decay=0.01), matrix_rate)]
-    lengths = (tokens != tokenizer.pad_token_id).sum(1)
+    lengths = (counts * torch.arange(1, counts.shape[1] + 1)).amax(1)      # up to the end of text, which may be the padding token too
     g, losses, clock = generator(seed), [], time.monotonic()
     epochs = itertools.chain.from_iterable(_batches(lengths, batch, g) for _ in itertools.count())
     model.train()
@@ -528,11 +532,12 @@ def generate(
     ids = tokenizer(list(prompts), padding=True, return_tensors="pt").to(model.device)
     room = model.config.max_position_embeddings - ids["input_ids"].shape[1]
     if room < 1: raise UserError(f"A prompt has {ids['input_ids'].shape[1]} tokens, and the model reads {model.config.max_position_embeddings}: shorten it.")
-    cache = dict(cache_implementation="static", disable_compile=True) if model._can_compile_fullgraph else {}       # one that does not grow is not copied at every token
+    new = min(how.max_new, room)
+    cache = dict(past_key_values=StaticCache(model.config, ids["input_ids"].shape[1] + new), disable_compile=True) if model.config.model_type == "gpt2" else {}       # one that does not grow is not copied at every token; of other models it is left to the library
     model.train(dropout)
     with torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []):
         torch.manual_seed(seed)
-        out = model.generate(**{k: ids[k] for k in ("input_ids", "attention_mask")}, do_sample=True, temperature=how.temperature, top_p=how.top_p, top_k=0, num_return_sequences=group, max_new_tokens=min(how.max_new, room), pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id, return_dict_in_generate=True, output_scores=keep, **cache)
+        out = model.generate(**{k: ids[k] for k in ("input_ids", "attention_mask")}, do_sample=True, temperature=how.temperature, top_p=how.top_p, top_k=0, num_return_sequences=group, max_new_tokens=new, pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id, return_dict_in_generate=True, output_scores=keep, **cache)
     model.eval()
     tokens = out.sequences[:, ids["input_ids"].shape[1]:].reshape(len(prompts), group, -1)
     drawn_at = torch.stack(out.scores, 1).float().log_softmax(2).gather(2, tokens.flatten(0, 1)[..., None])[..., 0].reshape(tokens.shape) if keep else None
