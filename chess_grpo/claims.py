@@ -5,21 +5,25 @@
 # %% auto #0
 __all__ = ['T_975', 'VERDICTS', 'NOTES', 'TITLES', 'every', 'some', 'no', 'Figure', 'exact', 'over_seeds', 'share',
            'binomial_tail', 'Claim', 'Verdict', 'which_seeds', 'seed_set', 'load_claims', 'Review', 'verdict_sets',
-           'read_verdicts', 'standing', 'load_verdicts', 'rows_of', 'seed_rows', 'totals']
+           'read_verdicts', 'standing', 'load_verdicts', 'side_by_side', 'rows_of', 'seed_rows', 'totals']
 
 # %% ../nbs/api/12_claims.ipynb #56277c6e
 import json
 import math
 import os
 import time
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from multiprocessing import get_all_start_methods, get_context
 from pathlib import Path
-from typing import Sequence
+from typing import Callable, Sequence
 
 import torch
+from tqdm.auto import tqdm
 
 from .core import SCALES, UserError, data_path, scale
+from .engine import cores
 
 # %% ../nbs/api/12_claims.ipynb #1a50d8eb
 def every(*answers: bool | None) -> bool | None:
@@ -219,6 +223,17 @@ def load_verdicts(
 ) -> list[Verdict]:
     "What stands of a note."
     return standing(verdict_sets(note, root))
+
+# %% ../nbs/api/12_claims.ipynb #71da5c3f
+def side_by_side(
+    f: Callable, # of one job; an engine is opened in there, because threads and pipes do not survive a fork
+    jobs: Sequence, # what f is called with
+    desc: str = "", # of the bar
+) -> list: # what f gives for each job, in their order
+    "As many jobs at once as there are cores, in forked processes of one thread each; one after the other where that cannot be (Windows, a GPU that is in use)."
+    if "fork" not in get_all_start_methods() or torch.cuda.is_initialized(): return [f(job) for job in tqdm(jobs, desc=desc)]
+    with ProcessPoolExecutor(max(1, min(cores(), len(jobs))), get_context("fork"), torch.set_num_threads, (1,)) as pool:
+        return list(tqdm(pool.map(f, jobs), total=len(jobs), desc=desc))
 
 # %% ../nbs/api/12_claims.ipynb #aa5e9869
 def rows_of(
