@@ -15,7 +15,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from multiprocessing import get_all_start_methods, get_context
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Callable, Sequence
 
@@ -230,8 +230,8 @@ def side_by_side(
     jobs: Sequence, # what f is called with
     desc: str = "", # of the bar
 ) -> list: # what f gives for each job, in their order
-    "As many jobs at once as there are cores, in forked processes of one thread each; one after the other where that cannot be (Windows, a GPU that is in use)."
-    if "fork" not in get_all_start_methods() or torch.cuda.is_initialized(): return [f(job) for job in tqdm(jobs, desc=desc)]
+    "As many jobs at once as there are cores, in forked processes of one thread each; one after the other in this one when a GPU is in use, which does not survive a fork."
+    if torch.cuda.is_initialized(): return [f(job) for job in tqdm(jobs, desc=desc)]
     with ProcessPoolExecutor(max(1, min(cores(), len(jobs))), get_context("fork"), torch.set_num_threads, (1,)) as pool:
         return list(tqdm(pool.map(f, jobs), total=len(jobs), desc=desc))
 
