@@ -42,10 +42,11 @@ def play_ours(
     batch: int, # games side by side
     seconds: float, # how long to play
     device: str = "cpu",
-) -> float: # plies a second
+) -> float:    # plies a second
     "Random self-play with masks on tensors."
     g, boards, plies = generator(0, device), Boards.start(batch, device=device), 0
-    fresh = Boards.start(batch, device=device); fresh.legal()
+    fresh = Boards.start(batch, device=device)
+    fresh.legal()
     def ply(boards):
         boards = boards.push(random_actions(boards.legal_mask(), g))
         over = boards.outcome() != 0
@@ -53,7 +54,8 @@ def play_ours(
     for _ in range(3): boards = ply(boards)
     start = time.perf_counter()
     while time.perf_counter() - start < seconds or plies == 0:
-        boards = ply(boards); plies += batch
+        boards = ply(boards)
+        plies += batch
         if device != "cpu": torch.cuda.synchronize()
     return plies / (time.perf_counter() - start)
 
@@ -69,14 +71,27 @@ def play_ours_in_processes(
     batch: int, # of all processes together
     seconds: float,
     compiled: bool,
-) -> float: # plies a second, all processes together
+) -> float:    # plies a second, all processes together
     "`play_ours` in a process a core, one thread each."
-    running = [subprocess.Popen([sys.executable, "-c", _PLAY_OURS, str(max(1, batch // cores())), str(seconds), str(compiled)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(cores())]
-    for p in running: p.stdout.readline()                 # all are compiled before one begins
+    running = [
+        subprocess.Popen(
+            [
+                sys.executable, "-c", _PLAY_OURS, str(max(1, batch // cores())), str(seconds),
+                str(compiled)
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(cores())
+    ]
+    for p in running: p.stdout.readline()    # all are compiled before one begins
     return sum(float(x) for x in _together(running))
 
 def _together(running: list) -> list[str]:
-    for p in running: p.stdin.write("go\\n"); p.stdin.flush()
+    for p in running:
+        p.stdin.write("go\\n")
+        p.stdin.flush()
     return [p.communicate()[0] for p in running]
 
 _PLAY_CHESS = """
@@ -98,24 +113,39 @@ def play_python_chess(
     seconds: float,
     masks: bool = True, # make the mask of legal moves, as we do
     processes: int = 1,
-) -> float: # plies a second, all processes together
+) -> float:    # plies a second, all processes together
     "Random self-play with python-chess."
-    running = [subprocess.Popen([sys.executable, "-c", _PLAY_CHESS, str(seconds), str(seed), str(masks)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for seed in range(processes)]
-    for p in running: p.stdin.write(" ".join(MOVES)); p.stdin.close(); p.stdin = None
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", _PLAY_CHESS, str(seconds), str(seed), str(masks)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for seed in range(processes)
+    ]
+    for p in running:
+        p.stdin.write(" ".join(MOVES))
+        p.stdin.close()
+        p.stdin = None
     return sum(float(p.communicate()[0]) for p in running)
 
 def play_pgx(
     batch: int,
     steps: int,
-) -> float | None: # plies a second; None where pgx is not installed
+) -> float | None:    # plies a second; None where pgx is not installed
     "Random self-play with pgx, compiled."
     if importlib.util.find_spec("pgx") is None: return None
     import jax, pgx
     env = pgx.make("chess")
     def ply(state, key):
-        actions = jax.random.categorical(key, jax.numpy.where(state.legal_action_mask, 0.0, -jax.numpy.inf), axis=-1)
+        actions = jax.random.categorical(
+            key, jax.numpy.where(state.legal_action_mask, 0.0, -jax.numpy.inf), axis=-1
+        )
         return jax.vmap(env.step)(state, actions)
-    ply, state = jax.jit(ply), jax.jit(jax.vmap(env.init))(jax.random.split(jax.random.PRNGKey(0), batch))
+    ply, state = jax.jit(ply), jax.jit(jax.vmap(env.init))(
+        jax.random.split(jax.random.PRNGKey(0), batch)
+    )
     keys = jax.random.split(jax.random.PRNGKey(1), steps + 1)
     state = jax.block_until_ready(ply(state, keys[0]))
     start = time.perf_counter()
@@ -139,13 +169,28 @@ def bench_rules(
     ours = {"eager": play_ours(batch, seconds, device)}
     table = {"eager": {n: play_ours(n, seconds / 4, device) for n in batches}}
     why = compile_rules(device=device) if compiled else "not asked for"
-    if not why: ours["compiled"] = play_ours(batch, seconds, device); table["compiled"] = {n: play_ours(n, seconds / 4, device) for n in batches}
-    if device == "cpu" and batch >= 1024: ours["a process a core"] = play_ours_in_processes(batch, seconds, not why)
+    if not why:
+        ours["compiled"] = play_ours(batch, seconds, device)
+        table["compiled"] = {n: play_ours(n, seconds / 4, device) for n in batches}
+    if device == "cpu" and batch >= 1024:
+        ours["a process a core"] = play_ours_in_processes(batch, seconds, not why)
     compile_rules(False)
-    others = {"python-chess": play_python_chess(seconds), "python-chess, a process a core": play_python_chess(seconds, processes=cores()), "python-chess without masks": play_python_chess(seconds, masks=False), "pgx": play_pgx(batch, max(1, round(seconds)))}
+    others = {
+        "python-chess": play_python_chess(seconds),
+        "python-chess, a process a core": play_python_chess(seconds, processes=cores()),
+        "python-chess without masks": play_python_chess(seconds, masks=False),
+        "pgx": play_pgx(batch, max(1, round(seconds))),
+    }
     best = max(ours.values())
-    return {"batch": batch, "device": device, "plies_a_second": ours | others, "not_compiled": why, "by_batch": table,
-            "ratio": {k: best / v for k, v in others.items() if v}, "bytes_a_position": {"no history": stored_bytes(), "16 remembered": stored_bytes(16)}}
+    return {
+        "batch": batch,
+        "device": device,
+        "plies_a_second": ours | others,
+        "not_compiled": why,
+        "by_batch": table,
+        "ratio": {k: best / v for k, v in others.items() if v},
+        "bytes_a_position": {"no history": stored_bytes(), "16 remembered": stored_bytes(16)},
+    }
 
 # %% ../nbs/jobs/benchmarks.ipynb #36fe27dc
 def from_files(
@@ -153,33 +198,49 @@ def from_files(
     depth: int,
     unit: int, # positions between two clearings of the hash, 0 = never
     processes: int,
-) -> float: # seconds
+) -> float:    # seconds
     "Stockfish with its commands in a file."
     size = unit or 16
-    units = [sorted(fens[i:i + size]) if unit else fens[i:i + size] for i in range(0, len(fens), size)]
+    units = [
+        sorted(fens[i : i + size]) if unit else fens[i : i + size]
+        for i in range(0, len(fens), size)
+    ]
     with tempfile.TemporaryDirectory() as folder:
         for p in range(processes):
-            text = "".join("".join(f"position fen {f}\ngo depth {depth}\n" for f in u) + ("ucinewgame\nisready\n" if unit else "") for u in units[p::processes])
-            Path(folder, f"{p}.in").write_text("setoption name Hash value 1\nucinewgame\nisready\n" + text)
+            text = "".join(
+                "".join(f"position fen {f}\ngo depth {depth}\n" for f in u)
+                + ("ucinewgame\nisready\n" if unit else "")
+                for u in units[p::processes]
+            )
+            Path(folder, f"{p}.in").write_text(
+                "setoption name Hash value 1\nucinewgame\nisready\n" + text
+            )
         start = time.perf_counter()
         running = []
         for p in range(processes):
-            with open(f"{folder}/{p}.in") as questions, open(f"{folder}/{p}.out", "w") as answers: running.append(subprocess.Popen([find_stockfish()], stdin=questions, stdout=answers))
+            with open(f"{folder}/{p}.in") as questions, open(f"{folder}/{p}.out", "w") as answers:
+                running.append(
+                    subprocess.Popen([find_stockfish()], stdin=questions, stdout=answers)
+                )
         for r in running: r.wait()
         seconds = time.perf_counter() - start
-        found = sum(Path(folder, f"{p}.out").read_text().count("bestmove") for p in range(processes))
-    if found != len(fens): raise RuntimeError(f"Stockfish answered {found} of {len(fens)} questions in a file.")
+        found = sum(
+            Path(folder, f"{p}.out").read_text().count("bestmove") for p in range(processes)
+        )
+    if found != len(fens):
+        raise RuntimeError(f"Stockfish answered {found} of {len(fens)} questions in a file.")
     return seconds
 
-def from_pool(fens: Sequence[str], depth: int, unit: int, processes: int) -> float: # seconds
+def from_pool(fens: Sequence[str], depth: int, unit: int, processes: int) -> float:    # seconds
     "`EnginePool`, warm."
     with EnginePool(processes) as pool:
         pool.scores(fens[:64], depth=1)
         units = None if unit < 2 else [i // unit for i in range(len(fens))]
-        start = time.perf_counter(); pool.scores(fens, depth, units=units, order_dependent=unit == 0)
+        start = time.perf_counter()
+        pool.scores(fens, depth, units=units, order_dependent=unit == 0)
         return time.perf_counter() - start
 
-def from_async(fens: Sequence[str], depth: int, unit: int, processes: int) -> float: # seconds
+def from_async(fens: Sequence[str], depth: int, unit: int, processes: int) -> float:    # seconds
     "`chess.engine`, asynchronous, one task a process, warm."
     async def run():
         size = unit or 1
@@ -190,12 +251,17 @@ def from_async(fens: Sequence[str], depth: int, unit: int, processes: int) -> fl
             same = object()
             while units:
                 game = object() if unit else same
-                for f in units.popleft(): await e.analyse(chess.Board(f), chess.engine.Limit(depth=depth), game=game)
-        start = time.perf_counter(); await asyncio.gather(*map(work, engines)); seconds = time.perf_counter() - start
+                for f in units.popleft():
+                    await e.analyse(chess.Board(f), chess.engine.Limit(depth=depth), game=game)
+        start = time.perf_counter()
+        await asyncio.gather(*map(work, engines))
+        seconds = time.perf_counter() - start
         for e in engines: await e.quit()
         return seconds
     result: list = []
-    thread = threading.Thread(target=lambda: result.append(asyncio.run(run()))); thread.start(); thread.join()      # a notebook has an event loop of its own in this thread
+    thread = threading.Thread(target=lambda: result.append(asyncio.run(run())))
+    thread.start()
+    thread.join()    # a notebook has an event loop of its own in this thread
     return result[0]
 
 def bench_engine(
@@ -203,18 +269,40 @@ def bench_engine(
     repeats: int = 5, # file and pool take turns; the best of each counts, because what disturbs a run only ever slows it
     processes: int = 0, # 0 = one a core
     progress: bool = False,
-) -> list[dict]: # one a depth and mode
+) -> list[dict]:    # one a depth and mode
     "The pool beside Stockfish reading a file, and beside python-chess's asynchronous engines."
-    fens, n, out = random_starts(max(searches.values()), generator(0)).fens(), processes or cores(), []
-    for depth, unit in tqdm([(d, u) for d in searches for u in (1, 16, 0)], desc="engine", disable=not progress):
+    fens, n, out = (
+        random_starts(max(searches.values()), generator(0)).fens(),
+        processes or cores(),
+        [],
+    )
+    for depth, unit in tqdm(
+        [(d, u) for d in searches for u in (1, 16, 0)], desc="engine", disable=not progress
+    ):
         some = fens[:searches[depth]]
         idle = min(from_files(some[:2], 1, unit, n) for _ in range(3))
-        pairs = [(from_files(some, depth, unit, n) - idle, from_pool(some, depth, unit, n)) for _ in range(repeats)]
+        pairs = [
+            (from_files(some, depth, unit, n) - idle, from_pool(some, depth, unit, n))
+            for _ in range(repeats)
+        ]
         third = some[:max(16, len(some) // 3)]
-        usual = min(from_async(third, depth, unit, n) for _ in range(max(1, repeats // 2))) / len(third)
+        usual = min(from_async(third, depth, unit, n) for _ in range(max(1, repeats // 2))) / len(
+            third
+        )
         file, pool = (min(seconds) / len(some) for seconds in zip(*pairs))
-        out.append({"depth": depth, "cleared_every": unit, "positions": len(some), "file": 1 / file, "pool": 1 / pool, "share_of_limit": file / pool, "share_median": statistics.median(f / p for f, p in pairs),
-                    "async": 1 / usual, "ratio_to_async": usual / pool})
+        out.append(
+            {
+                "depth": depth,
+                "cleared_every": unit,
+                "positions": len(some),
+                "file": 1 / file,
+                "pool": 1 / pool,
+                "share_of_limit": file / pool,
+                "share_median": statistics.median(f / p for f, p in pairs),
+                "async": 1 / usual,
+                "ratio_to_async": usual / pool,
+            }
+        )
     return out
 
 # %% ../nbs/jobs/benchmarks.ipynb #1c5c377e
@@ -229,16 +317,25 @@ def bench_noise(
         first = pool.scores(fens, depth, order_dependent=True)
         second = pool.scores([fens[i] for i in order.tolist()], depth, order_dependent=True)
         pure = pool.scores(fens, depth)
-    back = torch.empty(n); back[order] = second.expected()
+    back = torch.empty(n)
+    back[order] = second.expected()
     d = (back - first.expected()).abs()
-    return {"depth": depth, "positions": n, "differ": (d > 0).float().mean().item(), "mean_difference": d.mean().item(), "p90": d.quantile(0.9).item(), "pure_differ": (pure.cp != first.cp).float().mean().item()}
+    return {
+        "depth": depth,
+        "positions": n,
+        "differ": (d > 0).float().mean().item(),
+        "mean_difference": d.mean().item(),
+        "p90": d.quantile(0.9).item(),
+        "pure_differ": (pure.cp != first.cp).float().mean().item(),
+    }
 
 # %% ../nbs/jobs/benchmarks.ipynb #419b0a00
 class _Recorder:
     "In the place of a pool: keeps what it is asked and answers 0 at once."
     def __init__(self): self.asked = []
     def start_scores(self, fens, depth=None, units=None, **_):
-        self.asked.append((list(fens), units)); return lambda: Scores(*(torch.zeros(len(fens), dtype=torch.int32) for _ in range(3)))
+        self.asked.append((list(fens), units))
+        return lambda: Scores(*(torch.zeros(len(fens), dtype=torch.int32) for _ in range(3)))
 
 def bench_overlap(
     policy: Policy,
@@ -248,26 +345,42 @@ def bench_overlap(
     processes: int,
     threads: int, # of torch
     repeats: int = 5,
-) -> dict: # seconds, medians
+) -> dict:    # seconds, medians
     "A rollout, beside its policy alone and its engine alone."
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
-    rows, play = [], lambda engine, seed=1: sample(policy, boards, engine, generator(seed), group=group, depth=depth)
+    rows, play = [], lambda engine, seed=1: sample(
+        policy, boards, engine, generator(seed), group=group, depth=depth
+    )
     try:
         with EnginePool(processes) as pool:
             sample(policy, boards[:2], pool, generator(0), group=2, depth=2)
             for _ in range(repeats):
-                start = time.perf_counter(); play(pool); whole = time.perf_counter() - start
+                start = time.perf_counter()
+                play(pool)
+                whole = time.perf_counter() - start
                 recorder = _Recorder()
-                start = time.perf_counter(); play(recorder); alone = time.perf_counter() - start
+                start = time.perf_counter()
+                play(recorder)
+                alone = time.perf_counter() - start
                 start = time.perf_counter()
                 for wait in [pool.start_scores(f, 4, units=u) for f, u in recorder.asked]: wait()
                 rows.append((whole, alone, time.perf_counter() - start))
     finally: torch.set_num_threads(before)
     whole, alone, engine = (statistics.median(r[i] for r in rows) for i in range(3))
-    return {"processes": processes, "threads": threads, "rollout": whole, "policy_alone": alone, "engine_alone": engine, "ratio": statistics.median(w / max(a, e) for w, a, e in rows), "ratio_to_sum": whole / (alone + engine), "evaluations": sum(len(f) for f, _ in recorder.asked)}
+    return {
+        "processes": processes,
+        "threads": threads,
+        "rollout": whole,
+        "policy_alone": alone,
+        "engine_alone": engine,
+        "ratio": statistics.median(w / max(a, e) for w, a, e in rows),
+        "ratio_to_sum": whole / (alone + engine),
+        "evaluations": sum(len(f) for f, _ in recorder.asked),
+    }
 
-SMALL = PolicyConfig(width=32, layers=1, heads=2, square_bias=False)       # a small model: then the sampler itself is what is measured
+# a small model: then the sampler itself is what is measured
+SMALL = PolicyConfig(width=32, layers=1, heads=2, square_bias=False)
 
 def bench_sampler(
     b: int = 32,
@@ -277,28 +390,88 @@ def bench_sampler(
 ) -> dict:
     "Overlap of policy and engine; the plain twin; what B, G and T cost."
     policy, boards = new_policy(SMALL, 0).eval(), random_starts(b, generator(0))
-    overlap = [bench_overlap(policy, boards, g, t, processes, threads, repeats) for processes, threads in dict.fromkeys(((max(1, cores() - 1), 1), (cores(), 1), (cores(), cores())))]
-    start = time.perf_counter(); actions, rewards = plain_sample(policy, boards.fens(), generator(1), g, t); plain = time.perf_counter() - start
-    start = time.perf_counter(); plain_sample(policy, boards.fens(), generator(1), g, t, batched=True); plain_batched = time.perf_counter() - start
+    overlap = [
+        bench_overlap(policy, boards, g, t, processes, threads, repeats)
+        for processes, threads in dict.fromkeys(
+            ((max(1, cores() - 1), 1), (cores(), 1), (cores(), cores()))
+        )
+    ]
+    start = time.perf_counter()
+    actions, rewards = plain_sample(policy, boards.fens(), generator(1), g, t)
+    plain = time.perf_counter() - start
+    start = time.perf_counter()
+    plain_sample(policy, boards.fens(), generator(1), g, t, batched=True)
+    plain_batched = time.perf_counter() - start
     with EnginePool() as pool:
         ours = []
-        for _ in range(repeats): start = time.perf_counter(); r = sample(policy, boards, pool, generator(1), group=g, depth=t); ours.append(time.perf_counter() - start)
-        same = torch.equal(r.actions.cpu(), actions) and torch.allclose(r.rewards.cpu(), rewards, atol=1e-5)
+        for _ in range(repeats):
+            start = time.perf_counter()
+            r = sample(policy, boards, pool, generator(1), group=g, depth=t)
+            ours.append(time.perf_counter() - start)
+        same = torch.equal(r.actions.cpu(), actions) and torch.allclose(
+            r.rewards.cpu(), rewards, atol=1e-5
+        )
         cost = []
-        for bb, gg, tt in ((b // 2, g // 2, t // 2), (b, g // 2, t // 2), (b // 2, g, t // 2), (b // 2, g // 2, t), (b, g, t // 2), (b, g, t)):
+        for bb, gg, tt in (
+            (b // 2, g // 2, t // 2), (b, g // 2, t // 2), (b // 2, g, t // 2), (b // 2, g // 2, t),
+            (b, g, t // 2), (b, g, t)
+        ):
             start = time.perf_counter()
             for _ in range(2): sample(policy, boards[:bb], pool, generator(1), group=gg, depth=tt)
-            cost.append({"B": bb, "G": gg, "T": tt, "plies": bb * gg * tt, "seconds": (time.perf_counter() - start) / 2})
-    return {"B": b, "G": g, "T": t, "overlap": overlap, "plain": plain, "ours": statistics.median(ours), "ratio_to_plain": plain / statistics.median(ours), "plain_batched": plain_batched, "ratio_to_plain_batched": plain_batched / statistics.median(ours), "same_rollout": same, "cost": cost}
+            cost.append(
+                {
+                    "B": bb, "G": gg, "T": tt, "plies": bb * gg * tt,
+                    "seconds": (time.perf_counter() - start) / 2
+                }
+            )
+    return {
+        "B": b,
+        "G": g,
+        "T": t,
+        "overlap": overlap,
+        "plain": plain,
+        "ours": statistics.median(ours),
+        "ratio_to_plain": plain / statistics.median(ours),
+        "plain_batched": plain_batched,
+        "ratio_to_plain_batched": plain_batched / statistics.median(ours),
+        "same_rollout": same,
+        "cost": cost,
+    }
 
 # %% ../nbs/jobs/benchmarks.ipynb #6cfce177
 def machine() -> dict:
     "Where and when: a figure without them is worth nothing."
     here = Path(__file__).resolve().parent if "__file__" in globals() else Path.cwd()
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=here) if shutil.which("git") else None
-    model = next((l.split(":")[1].strip() for l in Path("/proc/cpuinfo").read_text().splitlines() if l.startswith("model name")), platform.processor()) if Path("/proc/cpuinfo").exists() else platform.processor()
+    commit = (
+        subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=here
+        )
+        if shutil.which("git")
+        else None
+    )
+    model = (
+        next(
+            (
+                l.split(":")[1].strip()
+                for l in Path("/proc/cpuinfo").read_text().splitlines()
+                if l.startswith("model name")
+            ),
+            platform.processor(),
+        )
+        if Path("/proc/cpuinfo").exists()
+        else platform.processor()
+    )
     with EnginePool(1) as pool: stockfish = pool.name
-    return {"date": datetime.date.today().isoformat(), "commit": commit.stdout.strip() if commit and commit.returncode == 0 else "", "cpu": model, "cores": cores(), "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "", "python": platform.python_version(), "torch": torch.__version__, "stockfish": stockfish}
+    return {
+        "date": datetime.date.today().isoformat(),
+        "commit": commit.stdout.strip() if commit and commit.returncode == 0 else "",
+        "cpu": model,
+        "cores": cores(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "stockfish": stockfish,
+    }
 
 def write_bench(
     path: str | Path, # a JSON file
@@ -307,7 +480,8 @@ def write_bench(
     "Write results with machine, date and commit."
     text = json.dumps({"machine": machine(), **results}, indent=1) + "\n"
     try: Path(path).parent.mkdir(parents=True, exist_ok=True)
-    except OSError as e: raise UserError(f"{path} cannot be written ({e.strerror}): choose another file.") from None
+    except OSError as e:
+        raise UserError(f"{path} cannot be written ({e.strerror}): choose another file.") from None
     write_whole(Path(path), lambda p: p.write_text(text))
 
 def bench(
@@ -316,13 +490,46 @@ def bench(
     device: str = "cpu", # of the rules
 ):
     "Everything above, printed and written."
-    write_bench(path)                                     # what cannot be written is better known now
-    rules = bench_rules(seconds=1 if quick else 4, device=device, batches=(1, 256, 16_384) if quick else tuple(4 ** k for k in range(9)), compiled=not quick)
-    for k, v in rules["plies_a_second"].items(): print(f"rules, {k:32s}" + (f"{v:12,.0f} plies a second" if v else "   not installed") + (f"; our best is {rules['ratio'][k]:.0f} times as fast" if k in rules["ratio"] else ""))
-    engine = bench_engine({4: 1500} if quick else {1: 18000, 4: 9000, 8: 480}, repeats=1 if quick else 5, progress=True)
-    for r in engine: print(f"engine, depth {r['depth']}, cleared every {r['cleared_every']:2d}: {r['pool']:8,.0f} a second, {r['share_of_limit']:.2f} of the limit, {r['ratio_to_async']:.1f} times chess.engine's")
+    write_bench(path)    # what cannot be written is better known now
+    rules = bench_rules(
+        seconds=1 if quick else 4,
+        device=device,
+        batches=(1, 256, 16_384) if quick else tuple(4**k for k in range(9)),
+        compiled=not quick,
+    )
+    for k, v in rules["plies_a_second"].items():
+        print(
+            f"rules, {k:32s}"
+            + (f"{v:12,.0f} plies a second" if v else "   not installed")
+            + (
+                f"; our best is {rules['ratio'][k]:.0f} times as fast"
+                if k in rules["ratio"]
+                else ""
+            )
+        )
+    engine = bench_engine(
+        {4: 1500} if quick else {1: 18000, 4: 9000, 8: 480},
+        repeats=1 if quick else 5,
+        progress=True,
+    )
+    for r in engine:
+        print(
+            f"engine, depth {r['depth']}, cleared every {r['cleared_every']:2d}: {r['pool']:8,.0f}"
+            f" a second, {r['share_of_limit']:.2f} of the limit, {r['ratio_to_async']:.1f} times"
+            " chess.engine's"
+        )
     sampler = bench_sampler(*((8, 8, 8) if quick else (32, 16, 16)), repeats=1 if quick else 5)
-    for o in sampler["overlap"]: print(f"sampler, {o['processes']} processes, {o['threads']} threads: {o['rollout']:.2f} s, {o['ratio']:.2f} of the longer of policy and engine")
-    print(f"sampler: {sampler['ratio_to_plain']:.1f} times the plain twin, {sampler['ratio_to_plain_batched']:.1f} times when its policy works in batches; the same rollout: {sampler['same_rollout']}")
-    write_bench(path, rules=rules, engine=engine, noise=bench_noise(200 if quick else 2000), sampler=sampler)
+    for o in sampler["overlap"]:
+        print(
+            f"sampler, {o['processes']} processes, {o['threads']} threads: {o['rollout']:.2f} s,"
+            f" {o['ratio']:.2f} of the longer of policy and engine"
+        )
+    print(
+        f"sampler: {sampler['ratio_to_plain']:.1f} times the plain twin,"
+        f" {sampler['ratio_to_plain_batched']:.1f} times when its policy works in batches; the same"
+        f" rollout: {sampler['same_rollout']}"
+    )
+    write_bench(
+        path, rules=rules, engine=engine, noise=bench_noise(200 if quick else 2000), sampler=sampler
+    )
     print(f"written to {Path(path).resolve()}")

@@ -33,14 +33,15 @@ def _moves() -> list[str]:
             moves += [f"{f}{start}{to}{end}{piece}" for to in ends for piece in "qrbn"]
     return moves
 
-MOVES = tuple(_moves())                              # 1,968 UCI strings
+MOVES = tuple(_moves())    # 1,968 UCI strings
 ACTIONS = {uci: i for i, uci in enumerate(MOVES)}    # UCI string -> action
 
 def action_of(
     uci: str, # such as "e2e4" or "e7e8q"
 ) -> int:
     "The action of a UCI move."
-    if uci not in ACTIONS: raise UserError(f"{uci!r} is not a move in UCI notation, such as e2e4 or e7e8q.")
+    if uci not in ACTIONS:
+        raise UserError(f"{uci!r} is not a move in UCI notation, such as e2e4 or e7e8q.")
     return ACTIONS[uci]
 
 # %% ../nbs/api/00_board.ipynb #2989bcad
@@ -50,7 +51,8 @@ def _int64(x: int) -> int:
 
 def _bits(squares) -> int: return _int64(sum(1 << s for s in squares))
 
-STEPS = ((0, 1), (1, 1), (1, 0), (-1, 1), (0, -1), (-1, -1), (-1, 0), (1, -1))      # (file, rank): N NE E NW S SW W SE
+# (file, rank): N NE E NW S SW W SE
+STEPS = ((0, 1), (1, 1), (1, 0), (-1, 1), (0, -1), (-1, -1), (-1, 0), (1, -1))
 JUMPS = ((1, 2), (2, 1), (2, -1), (1, -2), (-1, -2), (-2, -1), (-2, 1), (-1, 2))    # the knight's
 
 def _reach(
@@ -60,16 +62,24 @@ def _reach(
     "The squares that a step of (df, dr) can arrive at."
     return _bits(s for s in range(64) if 0 <= s % 8 - df < 8 and 0 <= s // 8 - dr < 8)
 
+# [1968]: the action with the ranks mirrored
 class _Tables(NamedTuple):
-    left: Tensor; right: Tensor; reach: Tensor          # [8,8,1]: by distance (1..7 at 1..7), by direction
-    jleft: Tensor; jright: Tensor; jreach: Tensor       # [8,1]: by knight's jump
-    jback: Tensor                                       # [8,1]: where a jump can have started
-    diagonal: Tensor                                    # [8,1] bool: is the direction diagonal
-    unpack: Tensor                                      # [256] int64: a byte as eight bytes of 0 or 1
-    byte: Tensor                                        # [2,1968]: byte of the packed planes of each action, for Black and White to move
-    bit: Tensor                                         # [1968,1] uint8: its bit in that byte
-    start: Tensor; end: Tensor; promotion: Tensor       # [1968]: from-square, to-square, piece type of each action
-    flip: Tensor                                        # [1968]: the action with the ranks mirrored
+    left: Tensor
+    right: Tensor
+    reach: Tensor    # [8,8,1]: by distance (1..7 at 1..7), by direction
+    jleft: Tensor
+    jright: Tensor
+    jreach: Tensor    # [8,1]: by knight's jump
+    jback: Tensor    # [8,1]: where a jump can have started
+    diagonal: Tensor    # [8,1] bool: is the direction diagonal
+    unpack: Tensor    # [256] int64: a byte as eight bytes of 0 or 1
+    # [2,1968]: byte of the packed planes of each action, for Black and White to move
+    byte: Tensor
+    bit: Tensor    # [1968,1] uint8: its bit in that byte
+    start: Tensor
+    end: Tensor
+    promotion: Tensor    # [1968]: from-square, to-square, piece type of each action
+    flip: Tensor
 
 # %% ../nbs/api/00_board.ipynb #03b11c1e
 def _plane_bit(uci: str) -> int:
@@ -77,7 +87,8 @@ def _plane_bit(uci: str) -> int:
     move = chess.Move.from_uci(uci)
     df = chess.square_file(move.to_square) - chess.square_file(move.from_square)
     dr = chess.square_rank(move.to_square) - chess.square_rank(move.from_square)
-    if move.promotion: return (65 + df) * 64 + move.from_square         # downwards there is none: those bits stay empty
+    # downwards there is none: those bits stay empty
+    if move.promotion: return (65 + df) * 64 + move.from_square
     if (df, dr) in JUMPS: return (56 + JUMPS.index((df, dr))) * 64 + move.from_square
     k = max(abs(df), abs(dr))
     return (8 * (k-1) + STEPS.index((df//k, dr//k))) * 64 + move.from_square
@@ -94,20 +105,29 @@ def _tables(device: str) -> _Tables:
     bit = torch.tensor([_plane_bit(m) for m in MOVES])
     t = lambda x: torch.as_tensor(x, device=device)
     return _Tables(
-        left=t(shift).clamp(0, 63)[..., None], right=(-t(shift)).clamp(0, 63)[..., None],
-        reach=t([[_reach(df*k, dr*k) for df, dr in STEPS] for k in range(8)])[..., None],
-        jleft=t(jump).clamp(0, 63)[:, None], jright=(-t(jump)).clamp(0, 63)[:, None],
-        jreach=t([_reach(*j) for j in JUMPS])[:, None], jback=t([_reach(-a, -b) for a, b in JUMPS])[:, None],
+        left=t(shift).clamp(0, 63)[..., None],
+        right=(-t(shift)).clamp(0, 63)[..., None],
+        reach=t([[_reach(df * k, dr * k) for df, dr in STEPS] for k in range(8)])[..., None],
+        jleft=t(jump).clamp(0, 63)[:, None],
+        jright=(-t(jump)).clamp(0, 63)[:, None],
+        jreach=t([_reach(*j) for j in JUMPS])[:, None],
+        jback=t([_reach(-a, -b) for a, b in JUMPS])[:, None],
         diagonal=t([df * dr != 0 for df, dr in STEPS])[:, None],
-        unpack=t([_int64(sum((i >> k & 1) << 8*k for k in range(8))) for i in range(256)]),
-        byte=t(torch.stack([bit[flip], bit]) // 8), bit=t((1 << bit % 8).to(torch.uint8)[:, None]),         # mirrored ranks share the bit
-        start=t([m.from_square for m in moves]), end=t([m.to_square for m in moves]),
-        promotion=t([m.promotion or 0 for m in moves]), flip=t(flip))
+        unpack=t([_int64(sum((i >> k & 1) << 8 * k for k in range(8))) for i in range(256)]),
+        # mirrored ranks share the bit
+        byte=t(torch.stack([bit[flip], bit]) // 8),
+        bit=t((1 << bit % 8).to(torch.uint8)[:, None]),
+        start=t([m.from_square for m in moves]),
+        end=t([m.to_square for m in moves]),
+        promotion=t([m.promotion or 0 for m in moves]),
+        flip=t(flip),
+    )
 
 # %% ../nbs/api/00_board.ipynb #78cdfd4f
 RANK3, RANK7, RANK8 = (_bits(range(8*r, 8*r + 8)) for r in (2, 6, 7))
 
-def _shift(x: Tensor, k: int, t: _Tables) -> Tensor: return (x << t.left[k] >> t.right[k]) & t.reach[k]
+def _shift(x: Tensor, k: int, t: _Tables) -> Tensor:
+    return (x << t.left[k] >> t.right[k]) & t.reach[k]
 
 def _back(
     x: Tensor, # [8,N] squares arrived at, one row a direction
@@ -143,13 +163,17 @@ def _mirror_ranks(x: Tensor) -> Tensor:
     return (x >> 32 & 0xFFFFFFFF) | (x << 32)
 
 # %% ../nbs/api/00_board.ipynb #4a4928e5
+# [4,N] int64, squares in line with the rival's king by rank or file, by diagonal, by knight's jump;
+# squares he can flee to
 class Legal(NamedTuple):
     "What the rules say of a batch of positions, from the mover's side (ranks mirrored when Black moves)."
-    planes: Tensor   # [67,N] int64, from-squares of legal moves by plane
+    planes: Tensor    # [67,N] int64, from-squares of legal moves by plane
     check: Tensor    # [N] bool, True = the mover is in check
-    ep: Tensor       # [N] bool, True = an en-passant capture is legal
-    attacked: Tensor # [2,5,N] int64, squares attacked by the mover's and the rival's pawns, minor pieces, rooks, queens, king; the other king lifted off
-    aim: Tensor      # [4,N] int64, squares in line with the rival's king by rank or file, by diagonal, by knight's jump; squares he can flee to
+    ep: Tensor    # [N] bool, True = an en-passant capture is legal
+    # [2,5,N] int64, squares attacked by the mover's and the rival's pawns, minor pieces, rooks,
+    # queens, king; the other king lifted off
+    attacked: Tensor
+    aim: Tensor
 
 def _line(x: Tensor) -> Tensor: # [8,N] -> [8,N]
     "Each direction's squares together with those of its opposite."
@@ -164,14 +188,24 @@ def _legal(
     "Legal moves of a batch of positions, by plane."
     pawns, knights, bishops, rooks, queens, kings, own, opp = bits
     empty, king = ~(own | opp), kings & own
-    sliders = torch.where(t.diagonal, bishops | queens, rooks | queens)                  # [8,N]
+    sliders = torch.where(t.diagonal, bishops | queens, rooks | queens)    # [8,N]
     mine, theirs = sliders & own, sliders & opp
 
     rival = kings & opp
-    attacks = torch.stack([_attacks(bits, own, empty | rival, (1, 3), t), _attacks(bits, opp, empty | king, (5, 7), t)])
+    attacks = torch.stack(
+        [
+            _attacks(bits, own, empty | rival, (1, 3), t),
+            _attacks(bits, opp, empty | king, (5, 7), t),
+        ]
+    )
     attacked = _or(attacks[1])
     sight = _slide(rival.expand(8, -1), empty, t)
-    aim = torch.stack([_or(sight[::2]), _or(sight[1::2]), _or(_jumps(rival, t)), attacks[1, 4] & ~opp & ~_or(attacks[0])])
+    aim = torch.stack(
+        [
+            _or(sight[::2]), _or(sight[1::2]), _or(_jumps(rival, t)),
+            attacks[1, 4] & ~opp & ~_or(attacks[0])
+        ]
+    )
 
     ray = _slide(king.expand(8, -1), empty, t)
     around = _shift(king.expand(8, -1), 1, t)
@@ -181,8 +215,8 @@ def _legal(
     target = torch.where(checkers == 0, -1, torch.where(checkers & (checkers - 1) == 0, evade, 0))
 
     blockers = ray & own
-    pinned = torch.where(_slide(blockers, empty, t) & theirs != 0, blockers, 0)          # [8,N]
-    free = ~_or(pinned) | _line(pinned)                                                  # [8,N] may move in this direction
+    pinned = torch.where(_slide(blockers, empty, t) & theirs != 0, blockers, 0)    # [8,N]
+    free = ~_or(pinned) | _line(pinned)    # [8,N] may move in this direction
 
     planes = []
     movers = mine
@@ -198,12 +232,17 @@ def _legal(
     double = (step & RANK3) << 8 & empty
     ep_from = torch.stack([_en_passant(bits, king, empty, leapers, ep, d, t) for d in (1, 3)])
     none = torch.zeros_like(step)
-    pawn = torch.stack([step & target, ahead[1] & opp & target, none, ahead[3] & opp & target, none, none, none, none])
+    pawn = torch.stack(
+        [
+            step & target, ahead[1] & opp & target, none, ahead[3] & opp & target, none, none, none,
+            none
+        ]
+    )
     pawn = _back(pawn, 1, t) & free
     pawn[1], pawn[3] = pawn[1] | ep_from[0], pawn[3] | ep_from[1]
     planes[0] = planes[0] | pawn & ~RANK7
     planes[1][0] |= (double & target) >> 16 & free[0]
-    for d, rook, clear, safe in ((2, 1 << 7, 0x60, 0x70), (6, 1, 0x0E, 0x1C)):            # O-O, O-O-O
+    for d, rook, clear, safe in ((2, 1 << 7, 0x60, 0x70), (6, 1, 0x0E, 0x1C)):    # O-O, O-O-O
         can = (castling & own & rook != 0) & (~empty & clear == 0) & (attacked & safe == 0)
         planes[1][d] |= torch.where(can, king, 0)
 
@@ -212,12 +251,22 @@ def _legal(
     planes.append(pawn[[3, 0, 1]] & RANK7)
     return Legal(torch.cat(planes), checkers != 0, _or(ep_from) != 0, attacks, aim)
 
-def _attacks(bits, side, empty, pawn_directions, t: _Tables) -> Tensor: # [5,N]
+def _attacks(bits, side, empty, pawn_directions, t: _Tables) -> Tensor:    # [5,N]
     "Squares that one side's pawns, minor pieces, rooks, queens and king attack."
     pawns, knights, bishops, rooks, queens, kings = (x & side for x in bits[:6])
     foot = _shift(pawns.expand(8, -1), 1, t)
-    far, royal = _slide(torch.where(t.diagonal, bishops, rooks), empty, t), _or(_slide(queens.expand(8, -1), empty, t))
-    return torch.stack([foot[pawn_directions[0]] | foot[pawn_directions[1]], _or(far[1::2]) | _or(_jumps(knights, t)), _or(far[::2]), royal, _or(_shift(kings.expand(8, -1), 1, t))])
+    far, royal = _slide(torch.where(t.diagonal, bishops, rooks), empty, t), _or(
+        _slide(queens.expand(8, -1), empty, t)
+    )
+    return torch.stack(
+        [
+            foot[pawn_directions[0]] | foot[pawn_directions[1]],
+            _or(far[1::2]) | _or(_jumps(knights, t)),
+            _or(far[::2]),
+            royal,
+            _or(_shift(kings.expand(8, -1), 1, t)),
+        ]
+    )
 
 def _en_passant(bits, king, empty, leapers, ep, d: int, t: _Tables) -> Tensor:
     "From-squares [N] of the legal en-passant captures in direction `d`: the capture is made and the king's rays are looked at."
@@ -234,13 +283,16 @@ PIECES = ".PNBRQKpnbrqk"
 @dataclass(frozen=True, eq=False)
 class Boards:
     "A batch of N chess positions as tensors on one device."
-    bits: Tensor     # [N,8] int64 bit-boards: pawns, knights, bishops, rooks, queens, kings, White's, Black's
-    turn: Tensor     # [N] bool, True = White to move
-    castling: Tensor # [N] int64, rooks that may still castle
-    ep: Tensor       # [N] int64, the square behind a pawn that just moved two, 0 = none
-    halfmove: Tensor # [N] int32, plies since a capture or a pawn's move
-    fullmove: Tensor # [N] int32, counts from 1
-    keys: Tensor     # [N,K] int64, keys of the positions since the last irreversible move, newest first, 0 = none; K = 0: not kept
+    # [N,8] int64 bit-boards: pawns, knights, bishops, rooks, queens, kings, White's, Black's
+    bits: Tensor
+    turn: Tensor    # [N] bool, True = White to move
+    castling: Tensor    # [N] int64, rooks that may still castle
+    ep: Tensor    # [N] int64, the square behind a pawn that just moved two, 0 = none
+    halfmove: Tensor    # [N] int32, plies since a capture or a pawn's move
+    fullmove: Tensor    # [N] int32, counts from 1
+    # [N,K] int64, keys of the positions since the last irreversible move, newest first, 0 = none; K
+    # = 0: not kept
+    keys: Tensor
 
     @classmethod
     def from_fens(cls,
@@ -252,11 +304,25 @@ class Boards:
         boards = [_read_fen(f) for f in fens]
         t = lambda x, dtype=torch.int64: torch.tensor(x, dtype=dtype, device=device)
         out = cls(
-            bits=t([[_int64(x) for x in (b.pawns, b.knights, b.bishops, b.rooks, b.queens, b.kings, *b.occupied_co[::-1])] for b in boards]).reshape(-1, 8),
-            turn=t([b.turn for b in boards], torch.bool), castling=t([_int64(b.clean_castling_rights()) for b in boards]),
+            bits=t(
+                [
+                    [
+                        _int64(x)
+                        for x in (
+                            b.pawns, b.knights, b.bishops, b.rooks, b.queens, b.kings,
+                            *b.occupied_co[::-1]
+                        )
+                    ]
+                    for b in boards
+                ]
+            ).reshape(-1, 8),
+            turn=t([b.turn for b in boards], torch.bool),
+            castling=t([_int64(b.clean_castling_rights()) for b in boards]),
             ep=t([0 if b.ep_square is None else _bits([b.ep_square]) for b in boards]),
-            halfmove=t([b.halfmove_clock for b in boards], torch.int32), fullmove=t([b.fullmove_number for b in boards], torch.int32),
-            keys=torch.zeros(len(boards), 0, dtype=torch.int64, device=device))
+            halfmove=t([b.halfmove_clock for b in boards], torch.int32),
+            fullmove=t([b.fullmove_number for b in boards], torch.int32),
+            keys=torch.zeros(len(boards), 0, dtype=torch.int64, device=device),
+        )
         return out.with_history(history) if history else out
 
     @classmethod
@@ -276,7 +342,8 @@ class Boards:
     def __getitem__(self, i) -> "Boards":
         "Some of the boards, by mask, slice or index tensor; what is known of their legal moves comes along."
         out = self._map(lambda x: x[i])
-        if "_legal" in self.__dict__: object.__setattr__(out, "_legal", Legal(*(x[..., i] for x in self._legal)))
+        if "_legal" in self.__dict__:
+            object.__setattr__(out, "_legal", Legal(*(x[..., i] for x in self._legal)))
         return out
 
     def to(self, device: str) -> "Boards":
@@ -292,9 +359,14 @@ class Boards:
 
 def _read_fen(fen: str) -> chess.Board:
     try: board = chess.Board(fen)
-    except ValueError as e: raise UserError(f"{fen!r} is not a FEN: {e}. A FEN has six fields, such as {chess.STARTING_FEN}.") from None
+    except ValueError as e:
+        raise UserError(
+            f"{fen!r} is not a FEN: {e}. A FEN has six fields, such as {chess.STARTING_FEN}."
+        ) from None
     if board.is_valid(): return board
-    names = ", ".join(s.name.lower().replace("_", " ") for s in chess.Status if s and s in board.status())
+    names = ", ".join(
+        s.name.lower().replace("_", " ") for s in chess.Status if s and s in board.status()
+    )
     raise UserError(f"{fen!r} is not a possible chess position: {names}.")
 
 # %% ../nbs/api/00_board.ipynb #75e31fdd
@@ -302,7 +374,11 @@ def _cached(self: Boards) -> Legal:
     "Legal moves by plane, checks and attacks, computed once a batch."
     if "_legal" not in self.__dict__:
         rules = _compiled if _compiled and len(self) > 1 else _rules
-        object.__setattr__(self, "_legal", rules(self.bits, self.turn, self.castling, self.ep, _tables(self.device)))
+        object.__setattr__(
+            self,
+            "_legal",
+            rules(self.bits, self.turn, self.castling, self.ep, _tables(self.device)),
+        )
     return self._legal
 
 def _rules(bits: Tensor, turn: Tensor, castling: Tensor, ep: Tensor, t: _Tables) -> Legal:
@@ -312,23 +388,29 @@ def _rules(bits: Tensor, turn: Tensor, castling: Tensor, ep: Tensor, t: _Tables)
     own, opp = torch.where(turn, both[6], both[7]), torch.where(turn, both[7], both[6])
     return _legal(torch.cat([both[:6], own[None], opp[None]]), both[8], both[9], t)
 
-_compiled = None        # what `compile_rules` made of `_rules`
+_compiled = None    # what `compile_rules` made of `_rules`
 
 def compile_rules(
     on: bool = True, # False = back to eager
     device: str = "cpu", # where the boards will be
-) -> str: # "" = compiled; else why not, and everything goes on in eager mode
+) -> str:    # "" = compiled; else why not, and everything goes on in eager mode
     "Compile the legal-move generator from now on: half a minute once, then a tenth of the time and the same bits."
     global _compiled
     _compiled = None
     if not on: return "switched off"
     fast, same = torch.compile(_rules, dynamic=True), True
     try:
-        for n in (37, 53):                                # sizes that no table has, or the compiler takes two dimensions for one; the second call settles the guards
+        # sizes that no table has, or the compiler takes two dimensions for one; the second call
+        # settles the guards
+        for n in (37, 53):
             b = Boards.start(n, device=device)
             args = b.bits, b.turn, b.castling, b.ep, _tables(b.device)
             same = same and all(torch.equal(x, y) for x, y in zip(fast(*args), _rules(*args)))
-    except RuntimeError as e: return f"torch.compile does not work here ({str(e).strip().splitlines()[0]}): install a C++ compiler, such as g++"
+    except RuntimeError as e:
+        return (
+            f"torch.compile does not work here ({str(e).strip().splitlines()[0]}): install a C++"
+            " compiler, such as g++"
+        )
     if not same: return "torch.compile gives other bits here"
     _compiled = fast
     return ""
@@ -340,26 +422,35 @@ def _unpacked(
     "The bits of bit-boards."
     return t.unpack[x.T.contiguous().view(torch.uint8).int()].view(torch.bool)
 
-def _block(x: Tensor) -> int: return 256 if x.device.type == "cpu" else 1 << 20     # boards at a time: what stays in the cache
+# boards at a time: what stays in the cache
+def _block(x: Tensor) -> int: return 256 if x.device.type == "cpu" else 1 << 20
 
 def _legal_mask(
     self: Boards,
-) -> Tensor: # [N,1968] bool, True = legal
+) -> Tensor:    # [N,1968] bool, True = legal
     "Which actions are legal."
     t, planes = _tables(self.device), _cached(self).planes
     out = torch.empty(len(self), len(MOVES), dtype=torch.bool, device=planes.device)
-    white = -self.turn.to(torch.uint8)                                          # 255 = White to move
+    white = -self.turn.to(torch.uint8)    # 255 = White to move
     block = _block(planes)
     for i in range(0, len(self), block):
         part = planes[:, i:i + block]
-        rows = part.contiguous().view(torch.uint8).view(67, -1, 8).transpose(1, 2).reshape(67 * 8, -1)      # [536,n]
+        # [536,n]
+        rows = (
+            part.contiguous().view(torch.uint8).view(67, -1, 8).transpose(1, 2).reshape(67 * 8, -1)
+        )
         x, black = rows.index_select(0, t.byte[1]), rows.index_select(0, t.byte[0])
-        x.bitwise_xor_(black).bitwise_and_(white[i:i + block]).bitwise_xor_(black).bitwise_and_(t.bit)      # a choice between the two without a branch
+        # a choice between the two without a branch
+        x.bitwise_xor_(black).bitwise_and_(white[i : i + block]).bitwise_xor_(black).bitwise_and_(
+            t.bit
+        )
         out[i:i + block].copy_(x.T)
     return out
 
 Boards.legal, Boards.legal_mask = _cached, _legal_mask
-Boards.check = property(lambda self: self.legal().check, doc="[N] bool, True = the side to move is in check.")
+Boards.check = property(
+    lambda self: self.legal().check, doc="[N] bool, True = the side to move is in check."
+)
 
 # %% ../nbs/api/00_board.ipynb #60479510
 def _push(
@@ -371,8 +462,12 @@ def _push(
     start, end, promotion = t.start[actions], t.end[actions], t.promotion[actions]
     one = torch.ones_like(start)
     a, z = one << start, one << end
-    types, own, opp = self.bits[:, :6], torch.where(self.turn, *self.bits[:, 6:].unbind(1)), torch.where(self.turn, *self.bits[:, 6:].flip(1).unbind(1))
-    moved = types & a[:, None] != 0                                                    # [N,6]
+    types, own, opp = (
+        self.bits[:, :6],
+        torch.where(self.turn, *self.bits[:, 6:].unbind(1)),
+        torch.where(self.turn, *self.bits[:, 6:].flip(1).unbind(1)),
+    )
+    moved = types & a[:, None] != 0    # [N,6]
     is_pawn, is_king = moved[:, 0], moved[:, 5]
     by_ep = is_pawn & (z == self.ep)
     taken = torch.where(by_ep, one << (end + torch.where(self.turn, -8, 8)) % 64, z) & opp
@@ -381,7 +476,11 @@ def _push(
     rook_a = torch.where(castles, one << torch.where(short, end + 1, end - 2) % 64, 0)
     rook_z = torch.where(castles, one << (start + end) // 2, 0)
 
-    arrives = torch.where((promotion > 0)[:, None], torch.arange(1, 7, device=types.device) == promotion[:, None], moved)
+    arrives = torch.where(
+        (promotion > 0)[:, None],
+        torch.arange(1, 7, device=types.device) == promotion[:, None],
+        moved,
+    )
     types = types & ~(a | taken)[:, None] | torch.where(arrives, z[:, None], 0)
     types = torch.cat([types[:, :3], (types[:, 3] & ~rook_a | rook_z)[:, None], types[:, 4:]], 1)
     own, opp = own & ~(a | rook_a) | z | rook_z, opp & ~taken
@@ -391,8 +490,15 @@ def _push(
     doubled = is_pawn & ((start - end).abs() == 16)
     quiet = ~is_pawn & (taken == 0)
     castling = self.castling & ~(a | z) & ~torch.where(is_king, home, 0)
-    after = Boards(torch.cat([types, sides], 1), ~self.turn, castling, torch.where(doubled, one << (start + end) // 2, 0),
-        torch.where(quiet, self.halfmove + 1, 0).int(), self.fullmove + (~self.turn).int(), self.keys)
+    after = Boards(
+        torch.cat([types, sides], 1),
+        ~self.turn,
+        castling,
+        torch.where(doubled, one << (start + end) // 2, 0),
+        torch.where(quiet, self.halfmove + 1, 0).int(),
+        self.fullmove + (~self.turn).int(),
+        self.keys,
+    )
     return _remember(after, quiet & (castling == self.castling)) if self.keys.shape[1] else after
 
 Boards.push = _push
@@ -406,10 +512,12 @@ def _mix(x: Tensor) -> Tensor:
 
 def _key(
     self: Boards,
-) -> Tensor: # [N] int64, never 0 but by a chance of 2^-64
+) -> Tensor:    # [N] int64, never 0 but by a chance of 2^-64
     "A key that equal positions share, in the sense of the repetition rules."
     ep = torch.where(self.legal().ep, self.ep, 0)
-    parts = torch.cat([self.bits, self.turn.long()[:, None], self.castling[:, None], ep[:, None]], 1)
+    parts = torch.cat(
+        [self.bits, self.turn.long()[:, None], self.castling[:, None], ep[:, None]], 1
+    )
     key = torch.zeros_like(self.castling)
     for column in parts.unbind(1): key = _mix(key + 0x1E3779B97F4A7C15 + column)
     return key
@@ -438,13 +546,13 @@ def _with_history(
 Boards.key, Boards.repetitions, Boards.with_history = _key, _repetitions, _with_history
 
 # %% ../nbs/api/00_board.ipynb #11d15ab1
-def _insufficient(self: Boards) -> Tensor: # [N] bool
+def _insufficient(self: Boards) -> Tensor:    # [N] bool
     "True = neither side can ever give mate, by the rules of `chess.Board.is_insufficient_material`."
     pawns, knights, bishops, rooks, queens, kings, white, black = self.bits.T
     dark = _bits(s for s in range(64) if (s // 8 + s % 8) % 2 == 0)
     one_colour = (bishops & dark == 0) | (bishops & ~dark == 0)
     def side(own, opp):
-        several = own & (own - 1) & (own & (own - 1)) - 1 != 0                      # more than two pieces
+        several = own & (own - 1) & (own & (own - 1)) - 1 != 0    # more than two pieces
         lone_knight = ~several & (opp & ~kings & ~queens == 0)
         by_bishops = one_colour & (pawns == 0) & (knights == 0)
         weak = torch.where(own & knights != 0, lone_knight, (own & bishops == 0) | by_bishops)
@@ -454,18 +562,22 @@ def _insufficient(self: Boards) -> Tensor: # [N] bool
 def _outcome(
     self: Boards,
     claim_draw: bool = False, # True = the 50-move rule and threefold repetition are claimed where they can be
-) -> Tensor: # [N] int64, a value of chess.Termination, 0 = the game goes on
+) -> Tensor:    # [N] int64, a value of chess.Termination, 0 = the game goes on
     "How each game has ended, if it has."
     legal = self.legal()
     stuck = _or(legal.planes) == 0
     out = _claims(self) if claim_draw else torch.zeros_like(self.castling)
-    for ended, why in ((self.repetitions() >= 5, chess.Termination.FIVEFOLD_REPETITION), (self.halfmove >= 150, chess.Termination.SEVENTYFIVE_MOVES),
-                       (stuck, chess.Termination.STALEMATE), (_insufficient(self), chess.Termination.INSUFFICIENT_MATERIAL),
-                       (stuck & legal.check, chess.Termination.CHECKMATE)):
+    for ended, why in (
+        (self.repetitions() >= 5, chess.Termination.FIVEFOLD_REPETITION),
+        (self.halfmove >= 150, chess.Termination.SEVENTYFIVE_MOVES),
+        (stuck, chess.Termination.STALEMATE),
+        (_insufficient(self), chess.Termination.INSUFFICIENT_MATERIAL),
+        (stuck & legal.check, chess.Termination.CHECKMATE),
+    ):
         out = torch.where(ended, why.value, out)
     return out
 
-def _claims(self: Boards) -> Tensor: # [N] int64, FIFTY_MOVES, THREEFOLD_REPETITION or 0
+def _claims(self: Boards) -> Tensor:    # [N] int64, FIFTY_MOVES, THREEFOLD_REPETITION or 0
     "Draws that the side to move could claim, now or with its next move; meaningful where the game is not over otherwise."
     twice = (self.keys.sort(1).values.diff() == 0) & (self.keys.sort(1).values[:, 1:] != 0)
     near = ((self.halfmove >= 99) | twice.any(1)).nonzero()[:, 0]
@@ -475,17 +587,23 @@ def _claims(self: Boards) -> Tensor: # [N] int64, FIFTY_MOVES, THREEFOLD_REPETIT
         after = self[near[rows]].push(actions)
         fifty[near[rows[(after.halfmove >= 100) & (_or(after.legal().planes) != 0)]]] = True
         three[near[rows[after.repetitions() >= 3]]] = True
-    return torch.where(fifty, chess.Termination.FIFTY_MOVES.value, torch.where(three, chess.Termination.THREEFOLD_REPETITION.value, 0))
+    return torch.where(
+        fifty,
+        chess.Termination.FIFTY_MOVES.value,
+        torch.where(three, chess.Termination.THREEFOLD_REPETITION.value, 0),
+    )
 
 Boards.outcome = _outcome
 
 # %% ../nbs/api/00_board.ipynb #3284fdc3
 def _squares(
     self: Boards,
-) -> Tensor: # [N,64] uint8, index into PIECES
+) -> Tensor:    # [N,64] uint8, index into PIECES
     "What stands on each square, a1 first."
     on = _unpacked(self.bits.T, _tables(self.device)).view(-1, 8, 64)
-    kind = (on[:, :6] * torch.arange(1, 7, device=on.device, dtype=torch.uint8)[:, None]).sum(1, dtype=torch.uint8)
+    kind = (on[:, :6] * torch.arange(1, 7, device=on.device, dtype=torch.uint8)[:, None]).sum(
+        1, dtype=torch.uint8
+    )
     return kind + on[:, 7].byte() * 6
 
 def _fens(self: Boards) -> list[str]:
@@ -498,29 +616,42 @@ def _fens(self: Boards) -> list[str]:
     for k in range(8, 1, -1): text = text.replace("1" * k, str(k))
     ranks8 = text.split("/")
     ep = torch.where(self.legal().ep, self.ep, 0).tolist()
-    fields = zip(self.turn.tolist(), self.castling.tolist(), ep, self.halfmove.tolist(), self.fullmove.tolist())
-    return ["/".join(ranks8[8*i:8*i + 8]) + f" {'bw'[turn]} {_CASTLING[castling & _CORNERS]} {_square_name(e)} {half} {full}"
-            for i, (turn, castling, e, half, full) in enumerate(fields)]
+    fields = zip(
+        self.turn.tolist(), self.castling.tolist(), ep, self.halfmove.tolist(),
+        self.fullmove.tolist()
+    )
+    return [
+        "/".join(ranks8[8 * i : 8 * i + 8])
+        + f" {'bw'[turn]} {_CASTLING[castling & _CORNERS]} {_square_name(e)} {half} {full}"
+        for i, (turn, castling, e, half, full) in enumerate(fields)
+    ]
 
 def _square_name(bit: int) -> str: return chess.SQUARE_NAMES[bit.bit_length() - 1] if bit else "-"
 
 _CORNERS = _bits([0, 7, 56, 63])
-_CASTLING = {_bits(s for s, on in zip((7, 0, 63, 56), (a, b, c, d)) if on): "".join(x for x, on in zip("KQkq", (a, b, c, d)) if on) or "-"
-             for a in (0, 1) for b in (0, 1) for c in (0, 1) for d in (0, 1)}
+_CASTLING = {
+    _bits(s for s, on in zip((7, 0, 63, 56), (a, b, c, d)) if on): (
+        "".join(x for x, on in zip("KQkq", (a, b, c, d)) if on) or "-"
+    )
+    for a in (0, 1)
+    for b in (0, 1)
+    for c in (0, 1)
+    for d in (0, 1)
+}
 Boards.squares, Boards.fens = _squares, _fens
 
 # %% ../nbs/api/00_board.ipynb #d883d3d2
 def random_actions(
     mask: Tensor, # [N,A] bool, True = legal; at least one in each row
     generator: torch.Generator, # on the mask's device
-) -> Tensor: # [N] int64
+) -> Tensor:    # [N] int64
     "One legal action a row, all equally likely: the k-th legal one, for a random k. Eight actions are counted at once, as the bytes of an int64."
     u = torch.rand(len(mask), 1, generator=generator, device=mask.device)
     if mask.shape[1] % 8: mask = torch.nn.functional.pad(mask, (0, -mask.shape[1] % 8))
     out, block = torch.empty(len(mask), dtype=torch.int64, device=mask.device), _block(mask)
     for i in range(0, len(mask), block):
         words = mask[i:i + block].contiguous().view(torch.int64)
-        each = (words * 0x0101010101010101).bitwise_right_shift_(56)            # the sum of the eight bytes
+        each = (words * 0x0101010101010101).bitwise_right_shift_(56)    # the sum of the eight bytes
         count = each.cumsum(1)
         k = (u[i:i + block] * count[:, -1:]).long().clamp_max(count[:, -1:] - 1)
         word = torch.searchsorted(count, k, right=True)
@@ -536,15 +667,27 @@ def fuzz(
     device: str = "cpu", # where the tensors live
     choose: Callable[["Boards", Tensor], Tensor] | None = None, # from boards and mask to actions, such as an engine's; None = at random
     claims: bool = False, # compare claimed draws too; python-chess takes long over them
-) -> int: # positions compared
+) -> int:    # positions compared
     "Play games on tensors and on python-chess side by side; raise AssertionError at the first difference in legal moves, FEN, check or outcome."
-    boards, twins, compared = Boards.start(games, device=device, history=150), [chess.Board() for _ in range(games)], 0
+    boards, twins, compared = (
+        Boards.start(games, device=device, history=150),
+        [chess.Board() for _ in range(games)],
+        0,
+    )
     code = lambda end: end.termination.value if end else 0
     for _ in range(plies):
-        mask, fens, outcome, check = boards.legal_mask(), boards.fens(), boards.outcome().tolist(), boards.check.tolist()
+        mask, fens, outcome, check = (
+            boards.legal_mask(), boards.fens(), boards.outcome().tolist(), boards.check.tolist()
+        )
         claim = boards.outcome(claim_draw=True).tolist() if claims else [0] * len(boards)
         for i, twin in enumerate(twins):
-            theirs = (twin.fen(), twin.is_check(), code(twin.outcome()), sorted(ACTIONS[m.uci()] for m in twin.legal_moves), code(twin.outcome(claim_draw=True)) if claims else 0)
+            theirs = (
+                twin.fen(),
+                twin.is_check(),
+                code(twin.outcome()),
+                sorted(ACTIONS[m.uci()] for m in twin.legal_moves),
+                code(twin.outcome(claim_draw=True)) if claims else 0,
+            )
             ours = (fens[i], check[i], outcome[i], mask[i].nonzero()[:, 0].tolist(), claim[i])
             assert ours == theirs, f"they differ at {twin.fen()}: {ours} is not {theirs}"
         compared += len(twins)
@@ -571,9 +714,16 @@ def perft(
 ) -> int:
     "How many sequences of `depth` legal moves there are (chessprogramming.org/Perft)."
     def count(boards: Boards, depth: int) -> int:
-        if depth == 1: return int(_count_bits(boards.legal().planes).sum()) + 3 * int(_count_bits(boards.legal().planes[64:]).sum())      # a promotion is four moves
+        # a promotion is four moves
+        if depth == 1:
+            return int(_count_bits(boards.legal().planes).sum()) + 3 * int(
+                _count_bits(boards.legal().planes[64:]).sum()
+            )
         rows, actions = boards.legal_mask().nonzero(as_tuple=True)
-        return sum(count(boards[r].push(a), depth - 1) for r, a in zip(rows.split(batch), actions.split(batch)))
+        return sum(
+            count(boards[r].push(a), depth - 1)
+            for r, a in zip(rows.split(batch), actions.split(batch))
+        )
     return count(Boards.from_fens([fen]), depth) if depth else 1
 
 # %% ../nbs/api/00_board.ipynb #f6b0e57c
@@ -589,14 +739,16 @@ def load_perft() -> list[tuple[str, dict[int, int]]]: # (FEN, {depth: nodes})
 def check_perft(
     most: int = 50_000_000, # nodes; larger counts are left out
     progress: bool = False, # show a bar
-) -> tuple[int, int]: # positions, nodes
+) -> tuple[int, int]:    # positions, nodes
     "Compare the largest published count of each position that is within `most`; AssertionError at the first difference."
     positions = nodes = 0
     for fen, counts in tqdm(load_perft(), desc="perft", disable=not progress):
         depth = max((d for d, n in counts.items() if n <= most), default=0)
         if not depth: continue
         found = perft(fen, depth)
-        assert found == counts[depth], f"perft {depth} of {fen} is {found}, but {counts[depth]} is published"
+        assert (
+            found == counts[depth]
+        ), f"perft {depth} of {fen} is {found}, but {counts[depth]} is published"
         positions, nodes = positions + 1, nodes + found
     return positions, nodes
 
@@ -606,19 +758,27 @@ N_TOKENS = 16 * 6 * 6 * 8
 def _tokens(
     self: Boards,
     attacks: bool = True, # say who attacks each square; False leaves all but `piece` 0
-) -> Tensor: # [N,64] int16 in 0..4607
+) -> Tensor:    # [N,64] int16 in 0..4607
     "The positions as the mover sees them, one token a square."
     t, legal = _tables(self.device), self.legal()
     bits = torch.cat([self.bits.T, self.castling[None], torch.where(legal.ep, self.ep, 0)[None]])
     bits = torch.where(self.turn, bits, _mirror_ranks(bits))
     own, opp = torch.where(self.turn, bits[6], bits[7]), torch.where(self.turn, bits[7], bits[6])
-    layers, worth = [*bits[:6], opp & ~bits[8], bits[8] & own, bits[8] & opp, bits[9]], [1, 2, 3, 4, 5, 6, 6, 9, 10, 15]
+    layers, worth = [*bits[:6], opp & ~bits[8], bits[8] & own, bits[8] & opp, bits[9]], [
+        1, 2, 3, 4, 5, 6, 6, 9, 10, 15
+    ]
     for side, unit in zip(legal.attacked, (16, 96)) if attacks else ():
         seen = torch.zeros_like(own)
         for value, squares in enumerate(side, 1):
-            layers.append(squares & ~seen); worth.append(unit * value); seen = seen | squares
-    if attacks: layers += legal.aim; worth += [576, 1152, 1728, 2304]
+            layers.append(squares & ~seen)
+            worth.append(unit * value)
+            seen = seen | squares
+    if attacks:
+        layers += legal.aim
+        worth += [576, 1152, 1728, 2304]
     on = _unpacked(torch.stack(layers), t).view(len(self), len(layers), 64)
-    return (on * torch.tensor(worth, device=on.device, dtype=torch.int16)[:, None]).sum(1, dtype=torch.int16)
+    return (on * torch.tensor(worth, device=on.device, dtype=torch.int16)[:, None]).sum(
+        1, dtype=torch.int16
+    )
 
 Boards.tokens = _tokens

@@ -28,30 +28,47 @@ from .engine import cores
 # %% ../nbs/api/12_claims.ipynb #1a50d8eb
 def every(*answers: bool | None) -> bool | None:
     "All of them? None = unknown."
-    return False if any(a is False for a in answers) else None if any(a is None for a in answers) else True
+    return (
+        False
+        if any(a is False for a in answers)
+        else None if any(a is None for a in answers) else True
+    )
 
 def some(*answers: bool | None) -> bool | None:
     "At least one of them?"
-    return True if any(a is True for a in answers) else None if any(a is None for a in answers) else False
+    return (
+        True
+        if any(a is True for a in answers)
+        else None if any(a is None for a in answers) else False
+    )
 
 def no(answer: bool | None) -> bool | None:
     "The opposite; unknown stays unknown."
     return None if answer is None else not answer
 
 # %% ../nbs/api/12_claims.ipynb #473aa598
-T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042)    # quantile 0.975 of Student's t for 1, 2, ... degrees of freedom
+# quantile 0.975 of Student's t for 1, 2, ... degrees of freedom
+T_975 = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
+    2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
+    2.052, 2.048, 2.045, 2.042
+)
 
 @dataclass(frozen=True)
 class Figure:
     "A value and how sure it is."
     value: float
-    low: float      # 95% interval
+    low: float    # 95% interval
     high: float
-    n: int = 0      # seeds or trials; 0 = exact
+    n: int = 0    # seeds or trials; 0 = exact
 
     def __str__(self):
         show = lambda x: f"{x:.3g}" if abs(x) < 1000 else f"{x:,.0f}"
-        return show(self.value) if not self.n else f"{show(self.value)} ({show(self.low)} to {show(self.high)})"
+        return (
+            show(self.value)
+            if not self.n
+            else f"{show(self.value)} ({show(self.low)} to {show(self.high)})"
+        )
 
     def inside(self, low: float, high: float) -> bool | None:
         "Does it lie in this range? None = the interval does not tell."
@@ -74,9 +91,12 @@ def over_seeds(
 ) -> Figure:
     "The mean with Student's interval."
     n = len(values)
-    if n < 2: raise UserError("A mean over seeds needs two seeds or more: with one there is no interval.")
+    if n < 2:
+        raise UserError("A mean over seeds needs two seeds or more: with one there is no interval.")
     mean = math.fsum(values) / n
-    half = (T_975[n - 2] if n - 2 < len(T_975) else 1.96 + 2.5 / (n - 1)) * math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (n - 1) / n)
+    half = (T_975[n - 2] if n - 2 < len(T_975) else 1.96 + 2.5 / (n - 1)) * math.sqrt(
+        math.fsum((v - mean) ** 2 for v in values) / (n - 1) / n
+    )
     return Figure(mean, mean - half, mean + half, n)
 
 def share(
@@ -103,12 +123,22 @@ def binomial_tail(
     "The probability of k successes or more."
     i = torch.arange(k, n + 1, dtype=torch.float64)
     choose = math.lgamma(n + 1) - torch.lgamma(i + 1) - torch.lgamma(n - i + 1)
-    return (choose + torch.special.xlogy(i, torch.tensor(p, dtype=i.dtype)) + torch.special.xlog1py(n - i, torch.tensor(-p, dtype=i.dtype))).exp().sum().item()
+    return (
+        (
+            choose
+            + torch.special.xlogy(i, torch.tensor(p, dtype=i.dtype))
+            + torch.special.xlog1py(n - i, torch.tensor(-p, dtype=i.dtype))
+        )
+        .exp()
+        .sum()
+        .item()
+    )
 
 # %% ../nbs/api/12_claims.ipynb #5e50bf0e
 VERDICTS = ("holds", "refuted", "artefact", "undecided")
 NOTES = ("000", "001", "002", "003", "004")
 
+# how it is measured
 @dataclass(frozen=True)
 class Claim:
     "What a note says."
@@ -116,7 +146,7 @@ class Claim:
     statement: str
     printed: str    # the note's figure
     unit: str
-    how: str        # how it is measured
+    how: str
 
 @dataclass(frozen=True)
 class Verdict:
@@ -132,7 +162,10 @@ class Verdict:
 def which_seeds() -> int:
     "The number of the set of seeds: `CHESS_GRPO_SEEDS`, or 0."
     k = os.environ.get("CHESS_GRPO_SEEDS", "0")
-    if not k.isdigit(): raise UserError(f"CHESS_GRPO_SEEDS is {k!r}; it must be the number of a set of seeds: 0, 1, 2, ...")
+    if not k.isdigit():
+        raise UserError(
+            f"CHESS_GRPO_SEEDS is {k!r}; it must be the number of a set of seeds: 0, 1, 2, ..."
+        )
     return int(k)
 
 def seed_set(
@@ -145,7 +178,10 @@ def load_claims(
     note: str, # such as "000"
 ) -> list[Claim]:
     "The claims of a note."
-    if note not in NOTES: raise UserError(f"There are no claims of a note {note!r}; choose one of {', '.join(NOTES)}.")
+    if note not in NOTES:
+        raise UserError(
+            f"There are no claims of a note {note!r}; choose one of {', '.join(NOTES)}."
+        )
     return [Claim(**c) for c in json.loads(data_path(f"claims/{note}.json").read_text())["claims"]]
 
 def _ending() -> str: return f".seeds{which_seeds()}" if which_seeds() else ""
@@ -157,7 +193,13 @@ class Review:
         root: str | Path | None = None, # verdicts are kept in root/claims; None = runs, or CHESS_GRPO_RUNS
     ):
         root = root or os.environ.get("CHESS_GRPO_RUNS", "runs")
-        self.note, self.path, self.claims, self.verdicts, self.clock = note, Path(root)/"claims"/f"{note}{_ending()}.json", {c.id: c for c in load_claims(note)}, {}, time.monotonic()
+        self.note, self.path, self.claims, self.verdicts, self.clock = (
+            note,
+            Path(root) / "claims" / f"{note}{_ending()}.json",
+            {c.id: c for c in load_claims(note)},
+            {},
+            time.monotonic(),
+        )
 
     def verdict(self,
         claim: str, # "C1"
@@ -171,32 +213,55 @@ class Review:
         "Judge a claim."
         id = f"{self.note}-{claim}"
         if id not in self.claims: raise UserError(f"Note {self.note} has no claim {claim}.")
-        if id in self.verdicts: raise UserError(f"{id} has a verdict already: {self.verdicts[id].verdict}.")
-        if n is None and not isinstance(ours, Figure): raise UserError(f"{id}: say n, how many seeds or trials are behind {ours!r}; 0 if it is exact.")
+        if id in self.verdicts:
+            raise UserError(f"{id} has a verdict already: {self.verdicts[id].verdict}.")
+        if n is None and not isinstance(ours, Figure):
+            raise UserError(
+                f"{id}: say n, how many seeds or trials are behind {ours!r}; 0 if it is exact."
+            )
         if SCALES.index(scale()) < SCALES.index(needs): shows = None
-        name = "refuted" if shows is False else "undecided" if shows is None or because is None else "holds" if because else "artefact"
+        name = (
+            "refuted"
+            if shows is False
+            else (
+                "undecided"
+                if shows is None or because is None
+                else "holds" if because else "artefact"
+            )
+        )
         now = time.monotonic()
-        v = self.verdicts[id] = Verdict(id, name, str(ours), why, ours.n if n is None else n, round(now - self.clock, 1), scale())
+        v = self.verdicts[id] = Verdict(
+            id, name, str(ours), why, ours.n if n is None else n, round(now - self.clock, 1),
+            scale()
+        )
         self.clock = now
         return v
 
     def close(self) -> list[Verdict]:
         "All claims must have a verdict; keep them."
         missing = [c for c in self.claims if c not in self.verdicts]
-        if missing: raise UserError(f"{len(missing)} claims of note {self.note} have no verdict: {', '.join(missing)}.")
+        if missing:
+            raise UserError(
+                f"{len(missing)} claims of note {self.note} have no verdict: {', '.join(missing)}."
+            )
         self.path.parent.mkdir(parents=True, exist_ok=True)
         ordered = [self.verdicts[c] for c in self.claims]
-        self.path.write_text(json.dumps([asdict(v) for v in ordered], indent=1, ensure_ascii=False) + "\n")
+        self.path.write_text(
+            json.dumps([asdict(v) for v in ordered], indent=1, ensure_ascii=False) + "\n"
+        )
         return ordered
 
 def verdict_sets(
     note: str,
     root: str | Path | None = "runs", # looked in first; else, or if None, what was found at scale cpu and is shipped in data/claims
-) -> list[list[Verdict]]: # one list for each set of seeds, set 0 first
+) -> list[list[Verdict]]:    # one list for each set of seeds, set 0 first
     "The latest verdicts on a note, as they were found."
     own = Path(root)/"claims"/f"{note}.json" if root is not None else None
     try: first = own if own and own.exists() else data_path(f"claims/{note}.verdicts.json")
-    except UserError: raise UserError(f"Note {note} has no verdicts yet: chess-grpo reproduce {note} finds them.") from None
+    except UserError:
+        raise UserError(
+            f"Note {note} has no verdicts yet: chess-grpo reproduce {note} finds them."
+        ) from None
     more = sorted(first.parent.glob(first.name.replace(".json", ".seeds*.json")))
     return [read_verdicts(path) for path in (first, *more)]
 
@@ -213,7 +278,16 @@ def standing(
     out = []
     for found in zip(*sets, strict=True):
         v = found[0]
-        if len({u.verdict for u in found}) > 1: v = replace(v, verdict="undecided", why=f"Not every set of seeds says so: {'; '.join(f'{u.verdict}, {u.ours}' for u in found)}. " + v.why)
+        if len({u.verdict for u in found}) > 1:
+            v = replace(
+                v,
+                verdict="undecided",
+                why=(
+                    "Not every set of seeds says so:"
+                    f" {'; '.join(f'{u.verdict}, {u.ours}' for u in found)}. "
+                )
+                + v.why,
+            )
         out.append(v)
     return out
 
@@ -229,25 +303,37 @@ def side_by_side(
     f: Callable, # of one job; an engine is opened in there, because threads and pipes do not survive a fork
     jobs: Sequence, # what f is called with
     desc: str = "", # of the bar
-) -> list: # what f gives for each job, in their order
+) -> list:    # what f gives for each job, in their order
     "As many jobs at once as there are cores, in forked processes of one thread each; one after the other in this one when a GPU is in use, which does not survive a fork."
     if torch.cuda.is_initialized(): return [f(job) for job in tqdm(jobs, desc=desc)]
-    with ProcessPoolExecutor(max(1, min(cores(), len(jobs))), get_context("fork"), torch.set_num_threads, (1,)) as pool:
+    with ProcessPoolExecutor(
+        max(1, min(cores(), len(jobs))), get_context("fork"), torch.set_num_threads, (1,)
+    ) as pool:
         return list(tqdm(pool.map(f, jobs), total=len(jobs), desc=desc))
 
 # %% ../nbs/api/12_claims.ipynb #aa5e9869
 def rows_of(
     verdicts: Sequence[Verdict],
-) -> list[list[str]]: # id, claim, printed, ours, verdict, why, seeds or trials, seconds
+) -> list[list[str]]:    # id, claim, printed, ours, verdict, why, seeds or trials, seconds
     "The rows of a table."
     claims = {c.id: c for note in {v.id[:3] for v in verdicts} for c in load_claims(note)}
-    return [[v.id, claims[v.id].statement, claims[v.id].printed, v.ours, v.verdict, v.why, str(v.n or "exact"), f"{v.seconds:g}"] for v in verdicts]
+    return [
+        [
+            v.id, claims[v.id].statement, claims[v.id].printed, v.ours, v.verdict, v.why,
+            str(v.n or "exact"), f"{v.seconds:g}"
+        ]
+        for v in verdicts
+    ]
 
 def seed_rows(
     sets: Sequence[Sequence[Verdict]], # as verdict_sets gives them
-) -> list[list[str]]: # id, then for each set of seeds figure and verdict, then what stands
+) -> list[list[str]]:    # id, then for each set of seeds figure and verdict, then what stands
     "The measured claims under every set of seeds."
-    return [[v.id, *(x for u in found for x in (u.ours, u.verdict)), v.verdict] for v, *found in zip(standing(sets), *sets, strict=True) if any(u.n for u in found)]
+    return [
+        [v.id, *(x for u in found for x in (u.ours, u.verdict)), v.verdict]
+        for v, *found in zip(standing(sets), *sets, strict=True)
+        if any(u.n for u in found)
+    ]
 
 TITLES = ["", "the note says", "printed", "ours, 95%", "verdict", "why", "n", "s"]
 
@@ -257,5 +343,14 @@ def totals(
 ) -> str:
     "How many claims hold, in one line."
     found = [v.verdict for n in notes for v in load_verdicts(n, root)]
-    differ = sum(len({v.verdict for v in vs}) > 1 for n in notes for vs in zip(*verdict_sets(n, root)))
-    return f"{len(found)} claims: " + ", ".join(f"{found.count(v)} {dict(holds='hold', artefact='are artefacts').get(v, v)}" for v in VERDICTS) + (f" ({differ} of them because not every set of seeds says the same)" if differ else "")
+    differ = sum(
+        len({v.verdict for v in vs}) > 1 for n in notes for vs in zip(*verdict_sets(n, root))
+    )
+    return (
+        f"{len(found)} claims: "
+        + ", ".join(
+            f"{found.count(v)} {dict(holds='hold', artefact='are artefacts').get(v, v)}"
+            for v in VERDICTS
+        )
+        + (f" ({differ} of them because not every set of seeds says the same)" if differ else "")
+    )

@@ -24,7 +24,9 @@ import torch
 
 from .bench import bench
 from .board import ACTIONS, check_perft, compile_rules, fuzz, random_actions
-from .claims import NOTES, Verdict, load_claims, load_verdicts, read_verdicts, rows_of, totals
+from chess_grpo.claims import (
+    NOTES, Verdict, load_claims, load_verdicts, read_verdicts, rows_of, totals
+)
 from .core import SCALES, UserError, data_path, generator
 from .engine import EngineError, EnginePool
 from .play import PolicyPlayer, bootstrap, match_result, move_quality, play_match
@@ -41,64 +43,187 @@ from .uci import Uci
 def _parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser("chess-grpo", description="GRPO on chess, judged by Stockfish.")
     sub = p.add_subparsers(dest="command", required=True)
-    t = sub.add_parser("train", help="run GRPO and write a report", formatter_class=argparse.ArgumentDefaultsHelpFormatter, allow_abbrev=False)
-    t.add_argument("--resume", metavar="RUN", help="go on with a stopped run, such as runs/grpo; steps, minutes, processes and wandb may be given anew")
-    note = dict(choices=[n for n in NOTES if n != "003"], help="begin with the configuration of a research note, its bugs included; other options change it")
+    t = sub.add_parser(
+        "train",
+        help="run GRPO and write a report",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        allow_abbrev=False,
+    )
+    t.add_argument(
+        "--resume",
+        metavar="RUN",
+        help=(
+            "go on with a stopped run, such as runs/grpo; steps, minutes, processes and wandb may"
+            " be given anew"
+        ),
+    )
+    note = dict(
+        choices=[n for n in NOTES if n != "003"],
+        help=(
+            "begin with the configuration of a research note, its bugs included; other options"
+            " change it"
+        ),
+    )
     t.add_argument("--note", **note)
     _add_keys(t, TrainConfig)
-    l = sub.add_parser("preflight", help="what is wrong with a run, before it is made: identity, gradients, rewards, exploration, step size, games; status 1 when there is a fault", formatter_class=argparse.ArgumentDefaultsHelpFormatter, allow_abbrev=False)
+    l = sub.add_parser(
+        "preflight",
+        help=(
+            "what is wrong with a run, before it is made: identity, gradients, rewards,"
+            " exploration, step size, games; status 1 when there is a fault"
+        ),
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        allow_abbrev=False,
+    )
     l.add_argument("--note", **note)
     _add_keys(l, TrainConfig)
-    s = sub.add_parser("label", help="play games and score every legal move of their positions; what is there already is kept")
+    s = sub.add_parser(
+        "label",
+        help=(
+            "play games and score every legal move of their positions; what is there already is"
+            " kept"
+        ),
+    )
     s.add_argument("--folder", default="runs/shards", help="where the shards are")
     s.add_argument("--shards", type=int, default=25, help="how many the folder shall have")
     s.add_argument("--positions", type=int, default=4096, help="of a shard")
     s.add_argument("--depth", type=int, default=4, help="plies searched after each move")
-    s.add_argument("--random_moves", type=float, default=0.3, help="share of moves played at random; the rest are the best ones")
+    s.add_argument(
+        "--random_moves",
+        type=float,
+        default=0.3,
+        help="share of moves played at random; the rest are the best ones",
+    )
     s.add_argument("--seed", type=int, default=0, help="of the games")
-    r = sub.add_parser("pretrain", help="learn from labelled shards", formatter_class=argparse.ArgumentDefaultsHelpFormatter, allow_abbrev=False)
+    r = sub.add_parser(
+        "pretrain",
+        help="learn from labelled shards",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        allow_abbrev=False,
+    )
     _add_keys(r, PretrainConfig)
-    e = sub.add_parser("evaluate", help="judge a checkpoint: move quality, and matches with Elo and interval")
+    e = sub.add_parser(
+        "evaluate", help="judge a checkpoint: move quality, and matches with Elo and interval"
+    )
     e.add_argument("checkpoint", help="a policy.safetensors")
-    e.add_argument("--against", default="random", metavar="NAME", help=f"{', '.join(LADDER)}; notes: the notes' own evaluation; all: the whole ladder; or another policy.safetensors")
-    e.add_argument("--openings", type=int, default=50, help="openings of each match, two games each")
+    e.add_argument(
+        "--against",
+        default="random",
+        metavar="NAME",
+        help=(
+            f"{', '.join(LADDER)}; notes: the notes' own evaluation; all: the whole ladder; or"
+            " another policy.safetensors"
+        ),
+    )
+    e.add_argument(
+        "--openings", type=int, default=50, help="openings of each match, two games each"
+    )
     e.add_argument("--pgn", default="", help="a file for the games")
-    u = sub.add_parser("uci", help="play through the Universal Chess Interface: the command to give to a chess program")
+    u = sub.add_parser(
+        "uci",
+        help="play through the Universal Chess Interface: the command to give to a chess program",
+    )
     u.add_argument("--checkpoint", required=True, help="a policy.safetensors")
-    u.add_argument("--temperature", type=float, default=0.0, help="of drawn moves; 0 = the likeliest move")
+    u.add_argument(
+        "--temperature", type=float, default=0.0, help="of drawn moves; 0 = the likeliest move"
+    )
     q = sub.add_parser("perft", help="compare published perft counts, the larger ones too")
-    q.add_argument("--most", type=int, default=50_000_000, help="largest count to compare, in nodes")
+    q.add_argument(
+        "--most", type=int, default=50_000_000, help="largest count to compare, in nodes"
+    )
     q.add_argument("--compile", action="store_true", help="with torch.compile")
-    f = sub.add_parser("fuzz", help="play games beside python-chess and compare legal moves, FEN, check and outcome at every ply")
+    f = sub.add_parser(
+        "fuzz",
+        help=(
+            "play games beside python-chess and compare legal moves, FEN, check and outcome at"
+            " every ply"
+        ),
+    )
     f.add_argument("--games", type=int, default=10_000, help="how many")
     f.add_argument("--seed", type=int, default=0, help="of the moves")
-    f.add_argument("--engine", type=float, default=0.0, help="probability that Stockfish (depth 1) chooses a move; 0 = random games")
-    f.add_argument("--claims", action="store_true", help="compare claimed draws too; python-chess takes long over them")
+    f.add_argument(
+        "--engine",
+        type=float,
+        default=0.0,
+        help="probability that Stockfish (depth 1) chooses a move; 0 = random games",
+    )
+    f.add_argument(
+        "--claims",
+        action="store_true",
+        help="compare claimed draws too; python-chess takes long over them",
+    )
     b = sub.add_parser("bench", help="measure every ratio of speed side by side and write JSON")
     b.add_argument("--out", default="runs/bench.json", help="the file")
     b.add_argument("--quick", action="store_true", help="a minute instead of ten, with more noise")
     b.add_argument("--device", default="cpu", help="of the rules: cpu or cuda")
-    r = sub.add_parser("reproduce", help="run the notebook of a research note and print its verdicts")
+    r = sub.add_parser(
+        "reproduce", help="run the notebook of a research note and print its verdicts"
+    )
     r.add_argument("note", choices=NOTES)
-    r.add_argument("--scale", choices=SCALES, default="cpu", help="smoke: a minute; cpu: up to twenty; gpu: the note's own sizes")
-    r.add_argument("--seeds", type=int, default=0, help="which set of seeds; verdicts of another set than 0 are kept beside the first, and what stands is what all say")
-    c = sub.add_parser("claims", help="print the verdicts on the notes' claims: the latest of this folder's runs, else those that are shipped")
-    c.add_argument("notes", nargs="*", default=list(NOTES), metavar="NOTE", help="of these notes; none = all")
-    d = sub.add_parser("text-data", help="write policy and environment samples in the form of jrahn/rookworld_7m", formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    r.add_argument(
+        "--scale",
+        choices=SCALES,
+        default="cpu",
+        help="smoke: a minute; cpu: up to twenty; gpu: the note's own sizes",
+    )
+    r.add_argument(
+        "--seeds",
+        type=int,
+        default=0,
+        help=(
+            "which set of seeds; verdicts of another set than 0 are kept beside the first, and what"
+            " stands is what all say"
+        ),
+    )
+    c = sub.add_parser(
+        "claims",
+        help=(
+            "print the verdicts on the notes' claims: the latest of this folder's runs, else those"
+            " that are shipped"
+        ),
+    )
+    c.add_argument(
+        "notes", nargs="*", default=list(NOTES), metavar="NOTE", help="of these notes; none = all"
+    )
+    d = sub.add_parser(
+        "text-data",
+        help="write policy and environment samples in the form of jrahn/rookworld_7m",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
     d.add_argument("--folder", default="runs/text", help="where train.parquet and test.parquet go")
     d.add_argument("--policy", type=int, default=60_000, help="samples of the policy task")
-    d.add_argument("--environment", type=int, default=60_000, help="samples of the environment task")
-    d.add_argument("--test", type=int, default=1000, help="of all of them, the last ones are for testing")
+    d.add_argument(
+        "--environment", type=int, default=60_000, help="samples of the environment task"
+    )
+    d.add_argument(
+        "--test", type=int, default=1000, help="of all of them, the last ones are for testing"
+    )
     d.add_argument("--depth", type=int, default=4, help="plies searched for the five best moves")
     d.add_argument("--seed", type=int, default=0, help="of the games")
-    x = sub.add_parser("text-train", help="train the small text model on samples, and say how well it answers held-out prompts", formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    x.add_argument("--data", default="runs/text", help="a folder of text-data, or the name of a data set such as jrahn/rookworld_7m")
-    x.add_argument("--out", default="runs/text/text_model.safetensors", help="the file of the model")
+    x = sub.add_parser(
+        "text-train",
+        help="train the small text model on samples, and say how well it answers held-out prompts",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    x.add_argument(
+        "--data",
+        default="runs/text",
+        help="a folder of text-data, or the name of a data set such as jrahn/rookworld_7m",
+    )
+    x.add_argument(
+        "--out", default="runs/text/text_model.safetensors", help="the file of the model"
+    )
     x.add_argument("--start", default="", help="a text model to go on from; empty = random weights")
     x.add_argument("--most", type=int, default=1_000_000, help="samples to read at most")
     x.add_argument("--minutes", type=float, default=15.0, help="of training")
     x.add_argument("--batch", type=int, default=48, help="samples a step")
-    x.add_argument("--bf16", type=_yes_no, default=True, metavar="YES_NO", help="compute in bfloat16; no where the processor does not know it")
+    x.add_argument(
+        "--bf16",
+        type=_yes_no,
+        default=True,
+        metavar="YES_NO",
+        help="compute in bfloat16; no where the processor does not know it",
+    )
     x.add_argument("--seed", type=int, default=0, help="of weights and order")
     return p
 
@@ -106,7 +231,10 @@ def _add_keys(p: argparse.ArgumentParser, config: type):
     "One option a key of a configuration."
     for f in fields(config):
         kind = _yes_no if isinstance(f.default, bool) else type(f.default)
-        p.add_argument(f"--{f.name}", type=kind, default=f.default, metavar=kind.__name__.upper().strip("_"), help=f.metadata["help"])
+        p.add_argument(
+            f"--{f.name}", type=kind, default=f.default, metavar=kind.__name__.upper().strip("_"),
+            help=f.metadata["help"]
+        )
 
 def _yes_no(text: str) -> bool:
     if text.lower() in ("true", "yes", "1"): return True
@@ -114,83 +242,192 @@ def _yes_no(text: str) -> bool:
     raise argparse.ArgumentTypeError(f"{text!r} is neither yes nor no")
 
 def _train_command(args, given: set[str]):
-    if args.resume and args.note: raise UserError("A resumed run has its own configuration: leave --note out.")
-    base = read_config(Path(args.resume)) if args.resume else note_config(args.note) if args.note else TrainConfig()
-    train(replace(base, **{f.name: getattr(args, f.name) for f in fields(TrainConfig) if f.name in given}), resume=args.resume)
+    if args.resume and args.note:
+        raise UserError("A resumed run has its own configuration: leave --note out.")
+    base = (
+        read_config(Path(args.resume))
+        if args.resume
+        else note_config(args.note) if args.note else TrainConfig()
+    )
+    train(
+        replace(
+            base, **{f.name: getattr(args, f.name) for f in fields(TrainConfig) if f.name in given}
+        ),
+        resume=args.resume,
+    )
 
 def _label_command(args, given: set[str]):
     for k in ("shards", "positions", "depth"):
-        if getattr(args, k) < 1: raise UserError(f"{k} is {getattr(args, k)}; it must be at least 1.")
-    if not 0 <= args.random_moves <= 1: raise UserError(f"random_moves is {args.random_moves}; it is a share and must be between 0 and 1.")
+        if getattr(args, k) < 1:
+            raise UserError(f"{k} is {getattr(args, k)}; it must be at least 1.")
+    if not 0 <= args.random_moves <= 1:
+        raise UserError(
+            f"random_moves is {args.random_moves}; it is a share and must be between 0 and 1."
+        )
     with EnginePool() as engine:
-        folder = write_shards(args.folder, args.shards, engine, args.seed, positions=args.positions, depth=args.depth, random_moves=args.random_moves, exclude=kept_out())
+        folder = write_shards(
+            args.folder, args.shards, engine, args.seed, positions=args.positions, depth=args.depth,
+            random_moves=args.random_moves, exclude=kept_out()
+        )
     print(f"{args.shards} shards of {args.positions} positions in {folder.resolve()}")
 
 def _pretrain_command(args, given: set[str]):
-    result = pretrain(replace(PretrainConfig(), **{f.name: getattr(args, f.name) for f in fields(PretrainConfig) if f.name in given}))
+    result = pretrain(
+        replace(
+            PretrainConfig(),
+            **{f.name: getattr(args, f.name) for f in fields(PretrainConfig) if f.name in given}
+        )
+    )
     last = result.rows[-1]
-    print(f"{result.steps} steps in {result.seconds:.0f} s: top-1 {last['valid/top1']:.1%}, top-5 {last['valid/top5']:.1%}, held-out expected-score loss {last['eval/expected_loss']:.3f}" + (f"; against Stockfish skill 0 at depth 1: {result.match}" if result.match else ""))
+    print(
+        f"{result.steps} steps in {result.seconds:.0f} s: top-1 {last['valid/top1']:.1%}, top-5"
+        f" {last['valid/top5']:.1%}, held-out expected-score loss {last['eval/expected_loss']:.3f}"
+        + (f"; against Stockfish skill 0 at depth 1: {result.match}" if result.match else "")
+    )
     print((result.folder/"policy.safetensors").resolve())
 
 def _preflight_command(args, given: set[str]):
-    config = replace(note_config(args.note) if args.note else TrainConfig(), **{f.name: getattr(args, f.name) for f in fields(TrainConfig) if f.name in given})
+    config = replace(
+        note_config(args.note) if args.note else TrainConfig(),
+        **{f.name: getattr(args, f.name) for f in fields(TrainConfig) if f.name in given}
+    )
     with EnginePool(config.processes) as engine: report = preflight(Trainer(config, engine))
     print(report)
-    if report.faults: raise AssertionError(f"{len(report.faults)} of {len(report.checks)} checks found a fault: {', '.join(report.causes)}")
+    if report.faults:
+        raise AssertionError(
+            f"{len(report.faults)} of {len(report.checks)} checks found a fault:"
+            f" {', '.join(report.causes)}"
+        )
 
 def _evaluate_command(args):
     if args.openings < 1: raise UserError(f"openings is {args.openings}; it must be at least 1.")
     player = PolicyPlayer(load_policy(args.checkpoint))
-    rival = PolicyPlayer(load_policy(args.against), name="rival") if args.against.endswith(".safetensors") else None
+    rival = (
+        PolicyPlayer(load_policy(args.against), name="rival")
+        if args.against.endswith(".safetensors")
+        else None
+    )
     names = list(LADDER) if args.against == "all" else [args.against]
-    if not rival and args.against not in (*LADDER, "all", "notes"): raise UserError(f"There is no opponent {args.against!r}; choose one of {', '.join(LADDER)}, notes, all, or a policy.safetensors.")
-    if args.pgn and not Path(args.pgn).resolve().parent.is_dir(): raise UserError(f"There is no folder for {args.pgn}: make it, or choose another file.")
+    if not rival and args.against not in (*LADDER, "all", "notes"):
+        raise UserError(
+            f"There is no opponent {args.against!r}; choose one of {', '.join(LADDER)}, notes, all,"
+            " or a policy.safetensors."
+        )
+    if args.pgn and not Path(args.pgn).resolve().parent.is_dir():
+        raise UserError(f"There is no folder for {args.pgn}: make it, or choose another file.")
     quality = move_quality(player.policy, load_judge())
     for row in quality.table(): print(f"{row[0]:32s}{row[1]}")
-    if rival: print("expected-score loss less the rival's: %.4f (%.4f to %.4f)" % (lambda d, i: (d, *i))(*compare(quality, move_quality(rival.policy, load_judge()))))
-    some = (load_openings() + random_openings(max(0, args.openings - len(load_openings())), 6, generator(1)))[:args.openings]
+    if rival:
+        print(
+            "expected-score loss less the rival's: %.4f (%.4f to %.4f)"
+            % (lambda d, i: (d, *i))(*compare(quality, move_quality(rival.policy, load_judge())))
+        )
+    some = (
+        load_openings()
+        + random_openings(max(0, args.openings - len(load_openings())), 6, generator(1))
+    )[: args.openings]
     every = []
     for name in names:
-        games = play_match(player, rival, some, progress=True) if rival else notes_match(player, progress=True) if name == "notes" else play_rung(player, name, some, progress=True)
+        games = (
+            play_match(player, rival, some, progress=True)
+            if rival
+            else (
+                notes_match(player, progress=True)
+                if name == "notes"
+                else play_rung(player, name, some, progress=True)
+            )
+        )
         every += games
         print(f"{'against ' + name:32s}{match_result(games, 'policy')}; {rate(games, 'policy')}")
-        if args.pgn: write_whole(Path(args.pgn), lambda p: p.write_text("\n".join(g.pgn("chess-grpo evaluate", i // 2 + 1) for i, g in enumerate(every))))
+        if args.pgn:
+            write_whole(
+                Path(args.pgn),
+                lambda p: p.write_text(
+                    "\n".join(g.pgn("chess-grpo evaluate", i // 2 + 1) for i, g in enumerate(every))
+                ),
+            )
 
 def _uci_command(args, given: set[str]):
-    if args.temperature < 0: raise UserError(f"temperature is {args.temperature}; it must not be negative.")
-    torch.set_num_threads(1)                                  # one position at a time
-    Uci(load_policy(args.checkpoint), f"chess_grpo {Path(args.checkpoint).parent.name}".strip(), args.temperature).run(sys.stdin)
+    if args.temperature < 0:
+        raise UserError(f"temperature is {args.temperature}; it must not be negative.")
+    torch.set_num_threads(1)    # one position at a time
+    Uci(
+        load_policy(args.checkpoint),
+        f"chess_grpo {Path(args.checkpoint).parent.name}".strip(),
+        args.temperature,
+    ).run(sys.stdin)
 
 def _perft_command(args):
     if args.compile and (why := compile_rules()): raise UserError(f"{why}; leave --compile out.")
-    print("%d positions agree with their published counts, %d nodes" % check_perft(args.most, progress=True))
+    print(
+        "%d positions agree with their published counts, %d nodes"
+        % check_perft(args.most, progress=True)
+    )
 
 def _fuzz_command(args):
     if args.games < 1: raise UserError(f"games is {args.games}; it must be at least 1.")
-    if not 0 <= args.engine <= 1: raise UserError(f"engine is {args.engine}; it is a probability and must be between 0 and 1.")
+    if not 0 <= args.engine <= 1:
+        raise UserError(
+            f"engine is {args.engine}; it is a probability and must be between 0 and 1."
+        )
     compared, g = 0, generator(args.seed)
     with EnginePool() if args.engine else nullcontext() as pool:
         def guided(boards, mask):
-            actions, by_engine = random_actions(mask, g), torch.rand(len(boards), generator=g) < args.engine
-            actions[by_engine] = torch.tensor([ACTIONS[m] for m in pool.best_moves(boards[by_engine].fens(), "go depth 1")], dtype=torch.int64)
+            actions, by_engine = (
+                random_actions(mask, g),
+                torch.rand(len(boards), generator=g) < args.engine,
+            )
+            actions[by_engine] = torch.tensor(
+                [ACTIONS[m] for m in pool.best_moves(boards[by_engine].fens(), "go depth 1")],
+                dtype=torch.int64,
+            )
             return actions
         for begin in range(0, args.games, 250):
-            compared += fuzz(min(250, args.games - begin), g, choose=guided if args.engine else None, claims=args.claims)
-            print(f"{min(begin + 250, args.games)} games, {compared} positions: no difference", flush=True)
+            compared += fuzz(
+                min(250, args.games - begin), g, choose=guided if args.engine else None,
+                claims=args.claims
+            )
+            print(
+                f"{min(begin + 250, args.games)} games, {compared} positions: no difference",
+                flush=True,
+            )
 
 def _bench_command(args):
-    if args.device != "cpu" and not torch.cuda.is_available(): raise UserError(f"device is {args.device!r}, but there is no such device here; choose cpu.")
+    if args.device != "cpu" and not torch.cuda.is_available():
+        raise UserError(f"device is {args.device!r}, but there is no such device here; choose cpu.")
     bench(args.out, args.quick, args.device)
 
 def _reproduce_command(args, given: set[str]):
     name = json.loads(data_path(f"claims/{args.note}.json").read_text())["notebook"]
     path = data_path("README.md").parent.parent/"nbs"/"research"/f"{name}.ipynb"
-    if not path.exists(): raise UserError(f"{path} is not here: notebooks are in the repository, not in the package; git clone it and run this there.")
-    if not importlib.util.find_spec("nbconvert"): raise UserError("Running a notebook needs nbconvert: pip install nbconvert ipykernel.")
-    out = Path("runs/claims").resolve(); out.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run([sys.executable, "-m", "nbconvert", "--to", "notebook", "--execute", "--ExecutePreprocessor.timeout=-1", "--output", str(out/f"{name}.ipynb"), str(path)], env=os.environ | {"CHESS_GRPO_SCALE": args.scale, "CHESS_GRPO_RUNS": str(out.parent), "CHESS_GRPO_SEEDS": str(args.seeds)}, stderr=subprocess.PIPE, text=True)
-    if done.returncode: raise UserError(f"{path.name} did not run to its end: {done.stderr.strip().splitlines()[-1]}")
-    _print_verdicts(read_verdicts(out/f"{args.note}{f'.seeds{args.seeds}' if args.seeds else ''}.json"))
+    if not path.exists():
+        raise UserError(
+            f"{path} is not here: notebooks are in the repository, not in the package; git clone it"
+            " and run this there."
+        )
+    if not importlib.util.find_spec("nbconvert"):
+        raise UserError("Running a notebook needs nbconvert: pip install nbconvert ipykernel.")
+    out = Path("runs/claims").resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "nbconvert", "--to", "notebook", "--execute",
+            "--ExecutePreprocessor.timeout=-1", "--output", str(out / f"{name}.ipynb"), str(path)
+        ],
+        env=os.environ | {
+            "CHESS_GRPO_SCALE": args.scale, "CHESS_GRPO_RUNS": str(out.parent),
+            "CHESS_GRPO_SEEDS": str(args.seeds)
+        },
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    if done.returncode:
+        raise UserError(
+            f"{path.name} did not run to its end: {done.stderr.strip().splitlines()[-1]}"
+        )
+    _print_verdicts(
+        read_verdicts(out / f"{args.note}{f'.seeds{args.seeds}' if args.seeds else ''}.json")
+    )
     print(out/f"{name}.ipynb")
 
 def _print_verdicts(verdicts: Sequence[Verdict]):
@@ -204,43 +441,114 @@ def _claims_command(args, given: set[str]):
 
 def _text_data_command(args, given: set[str]):
     from chess_grpo.text import make_samples, write_samples
-    if min(args.policy, args.environment) < 0 or not 0 < args.test < args.policy + args.environment: raise UserError(f"test is {args.test}; it must be above 0 and leave some of the {args.policy + args.environment} samples for training.")
-    with EnginePool() as engine: samples = make_samples(args.policy, args.environment, args.seed, engine, args.depth, progress=True)
-    folder = Path(args.folder); folder.mkdir(parents=True, exist_ok=True)
-    write_samples(folder/"train.parquet", samples[:-args.test]); write_samples(folder/"test.parquet", samples[-args.test:])
-    print(f"{len(samples) - args.test} samples to learn from and {args.test} for testing in {folder.resolve()}")
+    if min(args.policy, args.environment) < 0 or not 0 < args.test < args.policy + args.environment:
+        raise UserError(
+            f"test is {args.test}; it must be above 0 and leave some of the"
+            f" {args.policy + args.environment} samples for training."
+        )
+    with EnginePool() as engine:
+        samples = make_samples(
+            args.policy, args.environment, args.seed, engine, args.depth, progress=True
+        )
+    folder = Path(args.folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_samples(folder/"train.parquet", samples[:-args.test])
+    write_samples(folder/"test.parquet", samples[-args.test:])
+    print(
+        f"{len(samples) - args.test} samples to learn from and {args.test} for testing in"
+        f" {folder.resolve()}"
+    )
 
 def _text_train_command(args, given: set[str]):
-    from chess_grpo.text import answers, chess_tokenizer, fit_text, load_text_model, load_texts, read_samples, save_text_model, small_model
+    from chess_grpo.text import (
+        answers, chess_tokenizer, fit_text, load_text_model, load_texts, read_samples,
+        save_text_model, small_model
+    )
     if not 0 < args.minutes: raise UserError(f"minutes is {args.minutes}; it must be above 0.")
     dropped: Counter = Counter()
-    train_set, test_set = (list(islice(read_samples(load_texts(args.data, split), dropped), n)) for split, n in (("train", args.most), ("test", 1000)))
-    if dropped: print(f"{sum(dropped.values())} samples were dropped: " + "; ".join(f"{n} x {why}" for why, n in dropped.most_common(3)))
-    model, tokenizer = load_text_model(args.start) if args.start else (small_model(seed=args.seed), chess_tokenizer())
-    losses = fit_text(model, tokenizer, train_set, args.minutes, batch=args.batch, bf16=args.bf16, seed=args.seed, progress=True)
-    figures = {k: (v.mean().item(), *bootstrap(v)) for k, v in answers(model, tokenizer, test_set).items()}
-    for name, (value, low, high) in figures.items(): print(f"{name:12s}{value:.1%} ({low:.1%} to {high:.1%})")
+    train_set, test_set = (
+        list(islice(read_samples(load_texts(args.data, split), dropped), n))
+        for split, n in (("train", args.most), ("test", 1000))
+    )
+    if dropped:
+        print(
+            f"{sum(dropped.values())} samples were dropped: "
+            + "; ".join(f"{n} x {why}" for why, n in dropped.most_common(3))
+        )
+    model, tokenizer = (
+        load_text_model(args.start)
+        if args.start
+        else (small_model(seed=args.seed), chess_tokenizer())
+    )
+    losses = fit_text(
+        model, tokenizer, train_set, args.minutes, batch=args.batch, bf16=args.bf16, seed=args.seed,
+        progress=True
+    )
+    figures = {
+        k: (v.mean().item(), *bootstrap(v)) for k, v in answers(model, tokenizer, test_set).items()
+    }
+    for name, (value, low, high) in figures.items():
+        print(f"{name:12s}{value:.1%} ({low:.1%} to {high:.1%})")
     Path(args.out).parent.mkdir(parents=True, exist_ok=True)
-    save_text_model(model, args.out, how="cross-entropy on completions", start=Path(args.start).name, samples=len(train_set), steps=len(losses), seconds=round(60 * args.minutes), loss=round(sum(losses[-50:]) / len(losses[-50:]), 4), **{k: round(v[0], 4) for k, v in figures.items()})
+    save_text_model(
+        model,
+        args.out,
+        how="cross-entropy on completions",
+        start=Path(args.start).name,
+        samples=len(train_set),
+        steps=len(losses),
+        seconds=round(60 * args.minutes),
+        loss=round(sum(losses[-50:]) / len(losses[-50:]), 4),
+        **{k: round(v[0], 4) for k, v in figures.items()}
+    )
     print(Path(args.out).resolve())
 
-COMMANDS = {"train": _train_command, "preflight": _preflight_command, "label": _label_command, "pretrain": _pretrain_command, "uci": _uci_command, "evaluate": lambda args, given: _evaluate_command(args), "perft": lambda args, given: _perft_command(args),
-            "fuzz": lambda args, given: _fuzz_command(args), "bench": lambda args, given: _bench_command(args), "reproduce": _reproduce_command, "claims": _claims_command, "text-data": _text_data_command, "text-train": _text_train_command}
+COMMANDS = {
+    "train": _train_command,
+    "preflight": _preflight_command,
+    "label": _label_command,
+    "pretrain": _pretrain_command,
+    "uci": _uci_command,
+    "evaluate": lambda args, given: _evaluate_command(args),
+    "perft": lambda args, given: _perft_command(args),
+    "fuzz": lambda args, given: _fuzz_command(args),
+    "bench": lambda args, given: _bench_command(args),
+    "reproduce": _reproduce_command,
+    "claims": _claims_command,
+    "text-data": _text_data_command,
+    "text-train": _text_train_command,
+}
 
-def main(argv: list[str] | None = None) -> int: # the exit status
+def main(argv: list[str] | None = None) -> int:    # the exit status
     "The command `chess-grpo`."
     argv = sys.argv[1:] if argv is None else argv
     args, unknown = _parser().parse_known_args(argv)
     try:
         if unknown:
-            names = [f.name for f in fields(PretrainConfig if args.command == "pretrain" else TrainConfig)] if args.command in ("train", "preflight", "pretrain") else list(vars(args))
+            names = (
+                [
+                    f.name
+                    for f in fields(PretrainConfig if args.command == "pretrain" else TrainConfig)
+                ]
+                if args.command in ("train", "preflight", "pretrain")
+                else list(vars(args))
+            )
             near = difflib.get_close_matches(unknown[0].lstrip("-").split("=")[0], names, 1)
-            raise UserError(f"There is no option {unknown[0]}" + (f"; did you mean --{near[0]}?" if near else f"; chess-grpo {args.command} --help lists them all."))
+            raise UserError(
+                f"There is no option {unknown[0]}"
+                + (
+                    f"; did you mean --{near[0]}?"
+                    if near
+                    else f"; chess-grpo {args.command} --help lists them all."
+                )
+            )
         given = {a.lstrip("-").split("=")[0] for a in argv if a.startswith("--")}
         COMMANDS[args.command](args, given)
     except (UserError, EngineError) as e:
-        print(f"chess-grpo: {e}", file=sys.stderr); return 2
+        print(f"chess-grpo: {e}", file=sys.stderr)
+        return 2
     except AssertionError as e:
-        print(f"chess-grpo {args.command}: {e}", file=sys.stderr); return 1
+        print(f"chess-grpo {args.command}: {e}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt: return 130
     return 0

@@ -21,7 +21,8 @@ SCALES = ("smoke", "cpu", "gpu")
 def scale() -> str:
     "The scale of this run: `CHESS_GRPO_SCALE`, or `cpu`."
     name = os.environ.get("CHESS_GRPO_SCALE", "cpu")
-    if name not in SCALES: raise UserError(f"CHESS_GRPO_SCALE is {name!r}; it must be one of {', '.join(SCALES)}.")
+    if name not in SCALES:
+        raise UserError(f"CHESS_GRPO_SCALE is {name!r}; it must be one of {', '.join(SCALES)}.")
     return name
 
 def at_scale(smoke, cpu, gpu):
@@ -53,10 +54,15 @@ class World:
         self.rank, self.size = 0, 1
         if int(os.environ.get("WORLD_SIZE", "1")) < 2: return
         try: from accelerate import PartialState
-        except ImportError: raise UserError("Several processes share this run (WORLD_SIZE is set), and that needs accelerate: pip install accelerate.") from None
+        except ImportError:
+            raise UserError(
+                "Several processes share this run (WORLD_SIZE is set), and that needs accelerate:"
+                " pip install accelerate."
+            ) from None
         state = PartialState(cpu=not torch.cuda.is_available())
         self.rank, self.size = state.process_index, state.num_processes
 
+    # nccl wants it on the GPU
     def sum(self,
         x: torch.Tensor, # the same shape in every process
     ) -> torch.Tensor:
@@ -64,7 +70,7 @@ class World:
         if self.size == 1: return x
         from accelerate import PartialState
         from accelerate.utils import reduce
-        return reduce(x.to(PartialState().device, copy=True), "sum").to(x.device)              # nccl wants it on the GPU
+        return reduce(x.to(PartialState().device, copy=True), "sum").to(x.device)
 
     def same(self, value):
         "What the first process says, in all of them."

@@ -40,8 +40,14 @@ def find_stockfish() -> str:
     found = [p for p in (named,) if p] or [shutil.which("stockfish"), *PLACES]
     for path in filter(None, found):
         if os.access(path, os.X_OK) and Path(path).is_file(): return path
-    if named: raise UserError(f"CHESS_GRPO_STOCKFISH names {named}, which is not a program: correct it or unset it.")
-    raise UserError("Stockfish was not found: install it (Debian, Ubuntu, Colab: apt-get install stockfish; macOS: brew install stockfish) or set CHESS_GRPO_STOCKFISH to its path.")
+    if named:
+        raise UserError(
+            f"CHESS_GRPO_STOCKFISH names {named}, which is not a program: correct it or unset it."
+        )
+    raise UserError(
+        "Stockfish was not found: install it (Debian, Ubuntu, Colab: apt-get install stockfish;"
+        " macOS: brew install stockfish) or set CHESS_GRPO_STOCKFISH to its path."
+    )
 
 # %% ../nbs/api/01_engine.ipynb #94441bdc
 LICHESS = 0.00368208    # a centipawn on the logistic scale (lichess.org/page/accuracy)
@@ -71,14 +77,15 @@ class Scores:
 class EngineError(RuntimeError):
     "A score that could not be had, although the engine was tried again."
 
+# wins, draws, losses per mille, the side to move's view; None unless asked for
 @dataclass(frozen=True)
 class Line:
     "One line of play the engine answers with."
     move: str    # its first move in UCI, "" when there is none
-    cp: int      # centipawns, the side to move's view
+    cp: int    # centipawns, the side to move's view
     mate: int    # +1, -1 or 0, as in Scores
-    moves: int   # moves until the mate
-    wdl: tuple[int, int, int] | None = None     # wins, draws, losses per mille, the side to move's view; None unless asked for
+    moves: int    # moves until the mate
+    wdl: tuple[int, int, int] | None = None
 
 def parse_answer(
     infos: bytes, # what the engine printed for one search before the bestmove line
@@ -98,7 +105,8 @@ def parse_answer(
         elif kind == "mate": lines[rank] = Line(move, 0, 1 if value > 0 else -1, abs(value), wdl)
         else: raise ValueError(f"unknown score {kind}")
     words = best.decode("ascii").split()
-    if sorted(lines) != list(range(1, len(lines) + 1)): raise ValueError(f"of the lines 1 to {max(lines)} some are missing")
+    if sorted(lines) != list(range(1, len(lines) + 1)):
+        raise ValueError(f"of the lines 1 to {max(lines)} some are missing")
     if not words or not lines: raise ValueError(f"no answer in bestmove {best!r}")
     return words[0], [lines[r] for r in sorted(lines)]
 
@@ -121,52 +129,81 @@ def _score(kind: bytes, value: int) -> tuple[int, int, int]:
 @functools.lru_cache(16)
 def _usual(mark: bytes, sealed: bool) -> re.Pattern:
     "A last line that is exact and of the depth asked for, the best move, and the seal."
-    return re.compile(rb"\n" + mark + rb"seldepth \d+ multipv 1 score (cp|mate) (-?\d+) nodes .*\nbestmove [a-h].*" + rb"\nreadyok" * sealed)
+    return re.compile(
+        rb"\n"
+        + mark
+        + rb"seldepth \d+ multipv 1 score (cp|mate) (-?\d+) nodes .*\nbestmove [a-h].*"
+        + rb"\nreadyok" * sealed
+    )
 
 # %% ../nbs/api/01_engine.ipynb #f0881c97
 @dataclass(eq=False)
 class _Unit:
     "Searches that run one after the other."
     fens: list[str]
-    go: str                            # the go command
-    settings: dict[str, object]        # UCI options of this unit
-    call: "_Call"                      # who asked
-    index: list[list[int]]             # where in the caller's list each answer belongs
-    sealed: int                        # after how many searches hash and histories are emptied; 0 = never
-    key: tuple | None                  # in the cache, None = not kept
+    go: str    # the go command
+    settings: dict[str, object]    # UCI options of this unit
+    call: "_Call"    # who asked
+    index: list[list[int]]    # where in the caller's list each answer belongs
+    sealed: int    # after how many searches hash and histories are emptied; 0 = never
+    key: tuple | None    # in the cache, None = not kept
     answers: list = field(default_factory=list)
     failures: int = 0
 
-    def __post_init__(self):                                            # a search to depth d must have a line of depth d, or lines have been lost
+    def __post_init__(self): # a search to depth d must have a line of depth d, or lines have been lost
         words = self.go.split()
-        self.mark = f"info depth {words[2]} ".encode() if words[:2] == ["go", "depth"] and len(words) == 3 else b""
+        self.mark = (
+            f"info depth {words[2]} ".encode()
+            if words[:2] == ["go", "depth"] and len(words) == 3
+            else b""
+        )
 
     def read(self, text: bytes):
         "Fill `answers` from all that the engine printed for this unit; ValueError or _Fault when it cannot be right."
-        if self.call.parse is parse_score and self.mark:                # all answers at once, when each looks as it usually does
+        # all answers at once, when each looks as it usually does
+        if self.call.parse is parse_score and self.mark:
             found = _usual(self.mark, self.sealed == 1).findall(text)
-            if len(found) == len(self.fens) == text.count(b"\nbestmove") and (self.sealed != 1 or text.count(b"\nreadyok") == len(found)):
-                self.answers = [_score(kind, int(value)) for kind, value in found]; return
+            if len(found) == len(self.fens) == text.count(b"\nbestmove") and (
+                self.sealed != 1 or text.count(b"\nreadyok") == len(found)
+            ):
+                self.answers = [_score(kind, int(value)) for kind, value in found]
+                return
         questions = self.sealed or len(self.fens)
         for run in text.split(b"\nreadyok")[:-1] if self.sealed else [text]:
             infos, *bests = run.split(b"\nbestmove")
-            if len(bests) != questions: raise _Fault(f"the engine gave {len(bests)} answers to {questions} questions")
+            if len(bests) != questions:
+                raise _Fault(f"the engine gave {len(bests)} answers to {questions} questions")
             for best in bests:
                 best, _, after = best.partition(b"\n")
-                if self.mark not in infos and b"(none)" not in best: raise ValueError(f"{self.go} ended without a line of that depth")
-                self.answers.append(self.call.parse(infos, best)); infos = after
+                if self.mark not in infos and b"(none)" not in best:
+                    raise ValueError(f"{self.go} ended without a line of that depth")
+                self.answers.append(self.call.parse(infos, best))
+                infos = after
 
     def commands(self, current: dict, clean: bool) -> bytes:
-        options = "".join([f"setoption name {k} value {v}\n" for k, v in self.settings.items() if current.get(k) != v])
-        head = ("ucinewgame\n" if (self.sealed or options) and not clean else "") + options        # it waits for the search before: no option changes under one
+        options = "".join(
+            [
+                f"setoption name {k} value {v}\n"
+                for k, v in self.settings.items()
+                if current.get(k) != v
+            ]
+        )
+        # it waits for the search before: no option changes under one
+        head = ("ucinewgame\n" if (self.sealed or options) and not clean else "") + options
         seal = "ucinewgame\nisready\n"
         searches = [f"position fen {f}\n{self.go}\n" for f in self.fens]
-        return (head + (seal if self.sealed == 1 else "").join(searches) + (seal if self.sealed else "")).encode()
+        return (
+            head + (seal if self.sealed == 1 else "").join(searches) + (seal if self.sealed else "")
+        ).encode()
 
 class _Call:
     "One request to the pool: done when all its units are."
+    # the 1 is the submitting itself
     def __init__(self, n: int, closed: threading.Event, parse: Callable, then: Callable):
-        self.results, self.left, self.error, self.done, self.lock, self.closed, self.parse, self.then = [None] * n, 1, None, threading.Event(), threading.Lock(), closed, parse, then     # the 1 is the submitting itself
+        (
+            self.results, self.left, self.error, self.done, self.lock, self.closed, self.parse,
+            self.then
+        ) = ([None] * n, 1, None, threading.Event(), threading.Lock(), closed, parse, then)
 
     def expect(self):
         "One more unit to come."
@@ -185,14 +222,20 @@ class _Call:
         self._end()
 
     def _end(self):
-        if not self.done.is_set(): self.done.set(); self.then()
+        if not self.done.is_set():
+            self.done.set()
+            self.then()
 
-    def wait(self) -> list: # what `parse` made of each position's answer
+    def wait(self) -> list:    # what `parse` made of each position's answer
         try:
-            while not self.done.wait(0.5):               # short waits, so that an interrupt gets through
-                if self.closed.is_set() and not self.done.is_set(): self.fail(EngineError("The EnginePool was closed before this request was answered."))
+            while not self.done.wait(0.5):    # short waits, so that an interrupt gets through
+                if self.closed.is_set() and not self.done.is_set():
+                    self.fail(
+                        EngineError("The EnginePool was closed before this request was answered.")
+                    )
         except BaseException:
-            self.fail(EngineError("The request was interrupted.")); raise
+            self.fail(EngineError("The request was interrupted."))
+            raise
         if self.error: raise self.error
         return self.results
 
@@ -312,32 +355,47 @@ class EnginePool:
         retries: int = 3, # how often a unit of work may fail before EngineError
         cache: int = 0, # units whose answers are kept, the latest used; 0 = none
     ):
-        if processes < 0: raise UserError(f"processes is {processes}; it must be 0 (one a core) or more.")
+        if processes < 0:
+            raise UserError(f"processes is {processes}; it must be 0 (one a core) or more.")
         self.path, self.deadline, self.retries = path or find_stockfish(), deadline, retries
         self.options = {"Threads": 1, "Hash": hash_mb, **(options or {})}
         self.work: queue.SimpleQueue = queue.SimpleQueue()
-        self.restarts = 0                                # engines replaced
-        self.cache, self.cache_size, self.cache_lock, self.lookups, self.hits = OrderedDict(), cache, threading.Lock(), 0, 0
+        self.restarts = 0    # engines replaced
+        self.cache, self.cache_size, self.cache_lock, self.lookups, self.hits = (
+            OrderedDict(), cache, threading.Lock(), 0, 0
+        )
         self.closed = threading.Event()
         try: first = _Process(self.path, self.options, deadline)
-        except (_Fault, OSError) as e: raise UserError(f"{self.path} is not a UCI engine that works here: {e}.") from None
+        except (_Fault, OSError) as e:
+            raise UserError(f"{self.path} is not a UCI engine that works here: {e}.") from None
         self.name = first.name
         n = processes or cores()
-        self.pids = [first.p.pid] + [0] * (n - 1)        # of the processes now at work, 0 = not started yet
-        self.answers = [0] * n                           # searches each slot has answered
+        # of the processes now at work, 0 = not started yet
+        self.pids = [first.p.pid] + [0] * (n - 1)
+        self.answers = [0] * n    # searches each slot has answered
         self.knows_wdl = first.knows_wdl
-        self.live = [first] + [None] * (n - 1)           # the processes themselves
-        self.threads = [threading.Thread(target=_serve, args=(weakref.proxy(self), i, self.work, self.closed, self.live), daemon=True) for i in range(n)]
+        self.live = [first] + [None] * (n - 1)    # the processes themselves
+        self.threads = [
+            threading.Thread(
+                target=_serve,
+                args=(weakref.proxy(self), i, self.work, self.closed, self.live),
+                daemon=True,
+            )
+            for i in range(n)
+        ]
         for t in self.threads: t.start()
-        self._finalizer = weakref.finalize(self, _stop, self.work, self.closed, self.threads, self.live)
+        self._finalizer = weakref.finalize(
+            self, _stop, self.work, self.closed, self.threads, self.live
+        )
 
     def __enter__(self): return self
     def __exit__(self, *_): self.close()
 
     @property
     def evaluated(self) -> int: return sum(self.answers)
+    # share of the units that the cache answered
     @property
-    def hit_rate(self) -> float: return self.hits / max(1, self.lookups)    # share of the units that the cache answered
+    def hit_rate(self) -> float: return self.hits / max(1, self.lookups)
 
     def close(self):
         "End every process."
@@ -352,18 +410,44 @@ class EnginePool:
         wdl: bool = False, # ask for wins, draws and losses too
         order_dependent: bool = False, # True = nothing is cleared: faster, but scores depend on what was searched before
         then: Callable[[], object] = lambda: None, # called, in another thread, when all answers are there or the request has failed
-    ) -> _Call: # .wait() gives the answers, one a position
+    ) -> _Call:    # .wait() gives the answers, one a position
         "Start searching; the caller goes on meanwhile."
         if self.closed.is_set(): raise UserError("This EnginePool is closed: open a new one.")
-        if wdl and not self.knows_wdl: raise UserError(f"{self.name} does not offer UCI_ShowWDL: take a newer engine.")
+        if wdl and not self.knows_wdl:
+            raise UserError(f"{self.name} does not offer UCI_ShowWDL: take a newer engine.")
         if isinstance(units, Tensor): units = units.tolist()
-        if "movetime" in go and (units is not None or order_dependent): raise UserError("A limit by movetime needs each position for itself: in a shared unit the clock of one search runs while the one before is not over.")
+        if "movetime" in go and (units is not None or order_dependent):
+            raise UserError(
+                "A limit by movetime needs each position for itself: in a shared unit the clock of"
+                " one search runs while the one before is not over."
+            )
         alone = units is None or order_dependent
         call = _Call(len(fens), self.closed, parse, then)
-        settings = {"MultiPV": multipv} | ({"UCI_ShowWDL": "true" if wdl else "false"} if self.knows_wdl else {})
-        for members in _alone(fens, 1 if self.cache_size else max(1, min(16, len(fens) // (4 * len(self.pids))))) if alone else _together(fens, units):          # the first unit is at work while the last is made
-            key = (tuple(members), go, multipv, wdl, parse) if self.cache_size and not order_dependent and "movetime" not in go else None
-            unit = _Unit(list(members), go, settings, call, list(members.values()), 0 if order_dependent else 1 if alone else len(members), key)
+        settings = {"MultiPV": multipv} | (
+            {"UCI_ShowWDL": "true" if wdl else "false"} if self.knows_wdl else {}
+        )
+        # the first unit is at work while the last is made
+        for members in (
+            _alone(
+                fens, 1 if self.cache_size else max(1, min(16, len(fens) // (4 * len(self.pids))))
+            )
+            if alone
+            else _together(fens, units)
+        ):
+            key = (
+                (tuple(members), go, multipv, wdl, parse)
+                if self.cache_size and not order_dependent and "movetime" not in go
+                else None
+            )
+            unit = _Unit(
+                list(members),
+                go,
+                settings,
+                call,
+                list(members.values()),
+                0 if order_dependent else 1 if alone else len(members),
+                key,
+            )
             call.expect()
             if not self._remembered(unit): self.work.put(unit)
         call.finish()
@@ -375,7 +459,8 @@ class EnginePool:
         with self.cache_lock:
             self.lookups += 1
             if unit.key not in self.cache: return False
-            self.hits += 1; self.cache.move_to_end(unit.key)
+            self.hits += 1
+            self.cache.move_to_end(unit.key)
             unit.answers = self.cache[unit.key]
         unit.call.finish(unit)
         return True
@@ -398,12 +483,17 @@ class EnginePool:
         movetime: int | None = None, # or milliseconds: then the clock has a say, and nothing is pure
         units: Sequence[int] | None = None, # as in `submit`
         order_dependent: bool = False, # as in `submit`
-    ) -> Callable[[], Scores]: # waits
+    ) -> Callable[[], Scores]:    # waits
         "Start evaluating; what comes back waits for the scores."
-        call = self.submit(fens, go_command(depth, nodes, movetime), units, parse=parse_score, order_dependent=order_dependent)
+        call = self.submit(
+            fens, go_command(depth, nodes, movetime), units, parse=parse_score,
+            order_dependent=order_dependent
+        )
         return lambda: as_scores(call.wait())
 
-    def scores(self, fens, depth=None, nodes=None, movetime=None, units=None, order_dependent=False) -> Scores: # [N], the side to move's view
+    def scores(
+        self, fens, depth=None, nodes=None, movetime=None, units=None, order_dependent=False
+    ) -> Scores: # [N], the side to move's view
         "Evaluate positions: a pure function of each unit of positions, the limit, the engine's version and the pool's hash and options, unless movetime or order_dependent is given. Arguments as in `start_scores`."
         return self.start_scores(fens, depth, nodes, movetime, units, order_dependent)()
 
@@ -414,8 +504,18 @@ class EnginePool:
         movetime: int | None = None,
     ) -> Tensor: # [N,3] float32, shares of wins, draws and losses that the engine expects, the side to move's view
         "The engine's own win, draw and loss model."
-        lines = [lines[0] for _, lines in self.search(fens, go_command(depth, nodes, movetime), wdl=True)]
-        return torch.tensor([l.wdl or (1000 * (l.mate > 0), 1000 * (l.mate == 0), 1000 * (l.mate < 0)) for l in lines]).reshape(-1, 3) / 1000
+        lines = [
+            lines[0] for _, lines in self.search(fens, go_command(depth, nodes, movetime), wdl=True)
+        ]
+        return (
+            torch.tensor(
+                [
+                    l.wdl or (1000 * (l.mate > 0), 1000 * (l.mate == 0), 1000 * (l.mate < 0))
+                    for l in lines
+                ]
+            ).reshape(-1, 3)
+            / 1000
+        )
 
     def best_moves(self,
         fens: Sequence[str], # N positions
@@ -428,9 +528,12 @@ class EnginePool:
         fens: Sequence[str], # N positions
         depth: int | None = None, # a limit as in `start_scores`
         nodes: int | None = None,
-    ) -> list[dict[str, Line]]: # UCI move -> Line, the side to move's view
+    ) -> list[dict[str, Line]]:    # UCI move -> Line, the side to move's view
         "The score of every legal move of each position."
-        return [{line.move: line for line in lines if line.move} for _, lines in self.search(fens, go_command(depth, nodes), multipv=256)]
+        return [
+            {line.move: line for line in lines if line.move}
+            for _, lines in self.search(fens, go_command(depth, nodes), multipv=256)
+        ]
 
 def _alone(fens: Sequence[str], many: int) -> Iterator[dict[str, list[int]]]:
     "Positions that have nothing to do with each other, some at a time so that there is less to hand over: where each stands in the list."
@@ -442,22 +545,31 @@ def _alone(fens: Sequence[str], many: int) -> Iterator[dict[str, list[int]]]:
 def _together(fens: Sequence[str], units: Sequence[int]) -> Iterator[dict[str, list[int]]]:
     "Positions by unit, in the order of their FENs."
     groups: dict = {}
-    for i, (fen, u) in enumerate(zip(fens, units, strict=True)): groups.setdefault(u, {}).setdefault(fen, []).append(i)
+    for i, (fen, u) in enumerate(zip(fens, units, strict=True)):
+        groups.setdefault(u, {}).setdefault(fen, []).append(i)
     return (dict(sorted(members.items())) for members in groups.values())
 
-def go_command(depth: int | None = None, nodes: int | None = None, movetime: int | None = None) -> str:
+def go_command(
+    depth: int | None = None, nodes: int | None = None, movetime: int | None = None
+) -> str:
     "The UCI search command of a limit: plies, nodes, milliseconds; depth 4 when none is given, and whichever comes first when several are."
-    limits = {k: v for k, v in (("depth", depth), ("nodes", nodes), ("movetime", movetime)) if v is not None} or {"depth": 4}
+    limits = {
+        k: v
+        for k, v in (("depth", depth), ("nodes", nodes), ("movetime", movetime))
+        if v is not None
+    } or {"depth": 4}
     for k, v in limits.items():
         if v < 1: raise UserError(f"{k} is {v}; a search needs at least 1.")
     return "go " + " ".join(f"{k} {v}" for k, v in limits.items())
 
 def as_scores(answers: Sequence[tuple[int, int, int]]) -> Scores:
     "Answers of `parse_score` as `Scores`."
-    return Scores(*torch.from_numpy(np.array(answers, dtype=np.int32).reshape(-1, 3)).T.contiguous())
+    return Scores(
+        *torch.from_numpy(np.array(answers, dtype=np.int32).reshape(-1, 3)).T.contiguous()
+    )
 
 # %% ../nbs/api/01_engine.ipynb #955f58a6
-_END = object()                                    # tells a thread to stop
+_END = object()    # tells a thread to stop
 
 def _serve(pool, slot, work, closed, live):
     "The thread of one process: feed it, collect, replace it when it fails."
@@ -466,7 +578,8 @@ def _serve(pool, slot, work, closed, live):
         while not closed.is_set():
             process = live[slot]
             try:
-                if process is None: process = live[slot] = _Process(pool.path, pool.options, pool.deadline)
+                if process is None:
+                    process = live[slot] = _Process(pool.path, pool.options, pool.deadline)
                 process.deadline = pool.deadline
                 pool.pids[slot], spawn_failures = process.p.pid, 0
                 if not _fill(work, process, len(live)): break
@@ -474,17 +587,24 @@ def _serve(pool, slot, work, closed, live):
                 try: process.collect()
                 finally:
                     while process.finished:
-                        unit = process.finished.popleft(); pool.answers[slot] += len(unit.fens); pool._finish(unit)
+                        unit = process.finished.popleft()
+                        pool.answers[slot] += len(unit.fens)
+                        pool._finish(unit)
             except (_Fault, OSError, ValueError) as fault:
                 if closed.is_set(): break
                 live[slot], pool.pids[slot] = None, 0
-                if process: _recover(pool, work, process, fault); continue
-                spawn_failures += 1                # no new process could be started: others go on, and so do we after a while
+                if process:
+                    _recover(pool, work, process, fault)
+                    continue
+                # no new process could be started: others go on, and so do we after a while
+                spawn_failures += 1
                 if spawn_failures >= pool.retries and not any(live): _refuse(work, fault)
                 closed.wait(min(5, 0.1 * 2 ** spawn_failures))
-    except ReferenceError: pass                    # the pool is gone
+    except ReferenceError: pass    # the pool is gone
     finally:
-        if live[slot]: live[slot].kill(); live[slot] = None
+        if live[slot]:
+            live[slot].kill()
+            live[slot] = None
 
 def _fill(work, process, processes: int) -> bool:
     "Write units ahead, waiting for work only when there is nothing to collect; False = the pool is closing."
@@ -494,18 +614,29 @@ def _fill(work, process, processes: int) -> bool:
         except queue.Empty: break
         if unit is _END:
             if idle: return False
-            work.put(_END); break
+            work.put(_END)
+            break
         if not unit.call.error: process.ask(unit)
     return True
 
 def _recover(pool, work, process, fault):
     "Give back the unfinished units of a failed process; the one it was working on carries the failure."
     units, at = list(process.asked), 0
-    process.kill(); pool.restarts += 1
+    process.kill()
+    pool.restarts += 1
     for i, unit in enumerate(units):
-        at, unit.answers = len(unit.answers) or (process.buffer.count(b"\nbestmove") if i == 0 else 0), []
+        at, unit.answers = (
+            len(unit.answers) or (process.buffer.count(b"\nbestmove") if i == 0 else 0),
+            [],
+        )
         unit.failures += i == 0
-        if unit.failures >= pool.retries: unit.call.fail(EngineError(f"{pool.name} failed {unit.failures} times on {unit.fens[min(at, len(unit.fens) - 1)]}: {fault}."))
+        if unit.failures >= pool.retries:
+            unit.call.fail(
+                EngineError(
+                    f"{pool.name} failed {unit.failures} times on"
+                    f" {unit.fens[min(at, len(unit.fens) - 1)]}: {fault}."
+                )
+            )
         elif not unit.call.error: work.put(unit)
 
 def _refuse(work, error):
@@ -513,7 +644,12 @@ def _refuse(work, error):
     try: unit = work.get(block=False)
     except queue.Empty: return
     if unit is _END: work.put(_END)
-    else: unit.call.fail(EngineError(f"The engine cannot be started any more ({error}); {unit.fens[0]} has no score."))
+    else:
+        unit.call.fail(
+            EngineError(
+                f"The engine cannot be started any more ({error}); {unit.fens[0]} has no score."
+            )
+        )
 
 def _stop(work, closed, threads, live):
     "Kill the processes; their threads notice."
@@ -530,7 +666,9 @@ def exact_score(
     board: chess.Board,
     limit: chess.engine.Limit,
     game: object, # the same object = the same game; another one = hash and histories are emptied before
-) -> chess.engine.Score: # the side to move's view
+) -> chess.engine.Score:    # the side to move's view
     "The plain twin of `EnginePool.scores`: one position, one process, the last score that is not a bound."
     with engine.analysis(board, limit, game=game) as lines:
-        return [i for i in lines if "score" in i and not i.get("lowerbound") and not i.get("upperbound")][-1]["score"].relative
+        return [
+            i for i in lines if "score" in i and not i.get("lowerbound") and not i.get("upperbound")
+        ][-1]["score"].relative

@@ -25,15 +25,19 @@ from .core import UserError
 @dataclass(frozen=True)
 class PlayedGame:
     "A game by somebody else."
-    moves: tuple[str, ...]          # UCI, from the initial position
+    moves: tuple[str, ...]    # UCI, from the initial position
     white: str
     black: str
-    white_elo: int | None           # None = not given
+    white_elo: int | None    # None = not given
     black_elo: int | None
-    result: float | None            # White's: 1, 0.5, 0; None = not finished
+    result: float | None    # White's: 1, 0.5, 0; None = not finished
 
     @property
-    def key(self) -> int: return int.from_bytes(hashlib.sha256("|".join((self.white, self.black, *self.moves)).encode()).digest()[:8], "big")
+    def key(self) -> int:
+        return int.from_bytes(
+            hashlib.sha256("|".join((self.white, self.black, *self.moves)).encode()).digest()[:8],
+            "big",
+        )
 
     def held_back(self, share: float) -> bool:
         "Does it belong to the share of games that is not learned from?"
@@ -51,27 +55,35 @@ class PlayedGame:
 class Skipped:
     "What a reader left out, and why."
     counts: Counter = field(default_factory=Counter)
-    first: dict[str, str] = field(default_factory=dict)     # an example of each
+    first: dict[str, str] = field(default_factory=dict)    # an example of each
 
     def note(self, why: str, example: str):
-        self.counts[why] += 1; self.first.setdefault(why, example[:200])
+        self.counts[why] += 1
+        self.first.setdefault(why, example[:200])
 
-    def __str__(self): return "; ".join(f"{n} {why} (the first: {self.first[why]})" for why, n in self.counts.most_common()) or "nothing was skipped"
+    def __str__(self):
+        return (
+            "; ".join(
+                f"{n} {why} (the first: {self.first[why]})" for why, n in self.counts.most_common()
+            )
+            or "nothing was skipped"
+        )
 
 @dataclass(frozen=True)
 class GameFilter:
     "Which games to take."
-    least_elo: int = 0              # of both players; a player without a rating has none
+    least_elo: int = 0    # of both players; a player without a rating has none
     most_elo: int = 10_000
     least_plies: int = 1
     most_plies: int = 1000
-    finished: bool = False          # True = only games with a result
+    finished: bool = False    # True = only games with a result
 
     def why_not(self, g: PlayedGame) -> str:
         "Empty when the game may pass."
         elos = (g.white_elo, g.black_elo)
         if (self.least_elo or self.most_elo < 10_000) and None in elos: return "without a rating"
-        if any(e is not None and not self.least_elo <= e <= self.most_elo for e in elos): return "outside the ratings"
+        if any(e is not None and not self.least_elo <= e <= self.most_elo for e in elos):
+            return "outside the ratings"
         if len(g.moves) < self.least_plies: return "too short"
         if len(g.moves) > self.most_plies: return "too long"
         return "without a result" if self.finished and g.result is None else ""
@@ -153,13 +165,19 @@ def stream(
 ) -> Iterable[dict]:
     "Rows, one after the other; nothing is loaded as a whole."
     try: import datasets
-    except ImportError: raise UserError("Data sets need the package datasets: pip install datasets.") from None
+    except ImportError:
+        raise UserError("Data sets need the package datasets: pip install datasets.") from None
     kinds = {".parquet": "parquet", ".json": "json", ".jsonl": "json"}
     if Path(source).suffix in kinds:
         if not Path(source).is_file(): raise UserError(f"There is no file {source}.")
-        return datasets.load_dataset(kinds[Path(source).suffix], data_files=source, split=split, streaming=True)
+        return datasets.load_dataset(
+            kinds[Path(source).suffix], data_files=source, split=split, streaming=True
+        )
     try: return datasets.load_dataset(source, split=split, streaming=True)
-    except (OSError, ValueError) as e: raise UserError(f"The data set {source} cannot be reached or has no split {split!r} ({e}).") from None
+    except (OSError, ValueError) as e:
+        raise UserError(
+            f"The data set {source} cannot be reached or has no split {split!r} ({e})."
+        ) from None
 
 def read_lichess_games(
     rows: Iterable[dict], # of Lichess/standard-chess-games
@@ -169,11 +187,22 @@ def read_lichess_games(
     "Games from rows."
     skipped = Skipped() if skipped is None else skipped
     for row in rows:
-        missing = [k for k in ("movetext", "White", "Black", "WhiteElo", "BlackElo", "Result") if k not in row]
-        if missing: raise UserError(f"A row has no column {missing[0]}: it is not of Lichess/standard-chess-games; it has {', '.join(row)}.")
+        missing = [
+            k
+            for k in ("movetext", "White", "Black", "WhiteElo", "BlackElo", "Result")
+            if k not in row
+        ]
+        if missing:
+            raise UserError(
+                f"A row has no column {missing[0]}: it is not of Lichess/standard-chess-games; it"
+                f" has {', '.join(row)}."
+            )
         parsed = chess.pgn.read_game(io.StringIO(row["movetext"] or ""))
-        if parsed is None: skipped.note("without moves", str(row.get("Site"))); continue
-        for k in ("White", "Black", "WhiteElo", "BlackElo", "Result"): parsed.headers[k] = "?" if row[k] is None else str(row[k])
+        if parsed is None:
+            skipped.note("without moves", str(row.get("Site")))
+            continue
+        for k in ("White", "Black", "WhiteElo", "BlackElo", "Result"):
+            parsed.headers[k] = "?" if row[k] is None else str(row[k])
         yield from _passing(game_of(parsed), which, skipped, str(row.get("Site")))
 
 @dataclass(frozen=True)
@@ -194,14 +223,27 @@ def read_lichess_evaluations(
     skipped = Skipped() if skipped is None else skipped
     for row in rows:
         missing = [k for k in ("fen", "line", "depth", "cp", "mate") if k not in row]
-        if missing: raise UserError(f"A row has no column {missing[0]}: it is not of Lichess/chess-position-evaluations; it has {', '.join(row)}.")
-        if (row["cp"] is None) == (row["mate"] is None): skipped.note("without exactly one of cp and mate", str(row["fen"])); continue
+        if missing:
+            raise UserError(
+                f"A row has no column {missing[0]}: it is not of"
+                f" Lichess/chess-position-evaluations; it has {', '.join(row)}."
+            )
+        if (row["cp"] is None) == (row["mate"] is None):
+            skipped.note("without exactly one of cp and mate", str(row["fen"]))
+            continue
         try:
-            if row["depth"] < least_depth: skipped.note("not deep enough", str(row["fen"])); continue
+            if row["depth"] < least_depth:
+                skipped.note("not deep enough", str(row["fen"]))
+                continue
             board = chess.Board(row["fen"] + " 0 1" if len(row["fen"].split()) == 4 else row["fen"])
             if not board.is_valid(): raise ValueError("not valid")
             move = board.parse_uci(row["line"].split()[0])
             if not move: raise ValueError("a null move")
-        except (ValueError, IndexError, AttributeError, TypeError): skipped.note("with a broken position or line", str(row["fen"])); continue
+        except (ValueError, IndexError, AttributeError, TypeError):
+            skipped.note("with a broken position or line", str(row["fen"]))
+            continue
         sign = 1 if board.turn else -1
-        yield Evaluated(board.fen(), sign * (row["cp"] or 0), sign * (row["mate"] or 0), move.uci(), row["depth"])
+        yield Evaluated(
+            board.fen(), sign * (row["cp"] or 0), sign * (row["mate"] or 0), move.uci(),
+            row["depth"]
+        )

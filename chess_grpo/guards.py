@@ -16,10 +16,12 @@ ACTIONS = ("warn", "stop", "boost", "rollback")
 @dataclass(frozen=True)
 class Order:
     "What a guard wants to be done, and why."
-    guard: str      # its name
-    action: str     # warn, stop, boost (multiply the entropy bonus) or rollback (last good weights, half the learning rate, and a boost)
-    why: str        # a clause with the figures
-    factor: float = 1.0     # of a boost
+    guard: str    # its name
+    # warn, stop, boost (multiply the entropy bonus) or rollback (last good weights, half the
+    # learning rate, and a boost)
+    action: str
+    why: str    # a clause with the figures
+    factor: float = 1.0    # of a boost
 
     def __str__(self): return f"{self.guard}: {self.action}: {self.why}"
 
@@ -30,29 +32,32 @@ class Guard:
 
     def look(self, row: dict[str, float]) -> Order | None: raise NotImplementedError
 
+    # True = nothing is wrong just now: the weights are good ones to come back to
     @property
-    def calm(self) -> bool: return not self.memory.get("low", 0)       # True = nothing is wrong just now: the weights are good ones to come back to
+    def calm(self) -> bool: return not self.memory.get("low", 0)
 
     def _lasting(self, wrong: bool, patience: int) -> bool:
         "Wrong for `patience` steps in a row; then the count begins anew."
         self.memory["low"] = self.memory.get("low", 0) + 1 if wrong else 0
         if self.memory["low"] < patience: return False
-        self.memory["low"] = 0; self.memory["fired"] = self.memory.get("fired", 0) + 1
+        self.memory["low"] = 0
+        self.memory["fired"] = self.memory.get("fired", 0) + 1
         return True
 
 def _action(action: str, allowed=ACTIONS):
-    if action not in allowed: raise UserError(f"There is no action {action!r}; choose one of {', '.join(allowed)}.")
+    if action not in allowed:
+        raise UserError(f"There is no action {action!r}; choose one of {', '.join(allowed)}.")
 
 # %% ../nbs/api/09_guards.ipynb #024a55ef
 @dataclass
 class EntropyFloor(Guard):
     "Entropy below a floor for too long."
-    floor: float                # nats
-    patience: int = 20          # steps in a row
+    floor: float    # nats
+    patience: int = 20    # steps in a row
     action: str = "boost"
-    factor: float = 1.5         # of a boost
-    most: float = 100.0         # times that the bonus can be boosted to; then the run is stopped
-    metric: str = "entropy"     # the exact one
+    factor: float = 1.5    # of a boost
+    most: float = 100.0    # times that the bonus can be boosted to; then the run is stopped
+    metric: str = "entropy"    # the exact one
     name: str = "entropy floor"
     memory: dict = field(default_factory=dict)
 
@@ -61,16 +66,26 @@ class EntropyFloor(Guard):
     def look(self, row):
         boosted = self.memory.get("boosted", 1.0)
         if not self._lasting(row[self.metric] < self.floor, self.patience): return None
-        why = f"entropy {row[self.metric]:.2f} has been below {self.floor:g} for {self.patience} steps"
+        why = (
+            f"entropy {row[self.metric]:.2f} has been below {self.floor:g} for {self.patience}"
+            " steps"
+        )
         if self.action in ("warn", "stop"): return Order(self.name, self.action, why)
-        if boosted * self.factor > self.most: return Order(self.name, "stop", f"{why}, and the bonus has been boosted {boosted:.3g} times already")
+        if boosted * self.factor > self.most:
+            return Order(
+                self.name,
+                "stop",
+                f"{why}, and the bonus has been boosted {boosted:.3g} times already",
+            )
         self.memory["boosted"] = boosted * self.factor
         return Order(self.name, self.action, why, self.factor)
 
 @dataclass
 class GroupCollapse(Guard):
     "All members of a group do the same in the same position."
-    limit: float = 0.95         # mean agreement at ply 0, on own plies; the 90th percentile is nearly always 1 near the end of a game
+    # mean agreement at ply 0, on own plies; the 90th percentile is nearly always 1 near the end of
+    # a game
+    limit: float = 0.95
     patience: int = 20
     action: str = "warn"
     factor: float = 1.5
@@ -81,7 +96,14 @@ class GroupCollapse(Guard):
 
     def look(self, row):
         if not self._lasting(row["train/agreement"] > self.limit, self.patience): return None
-        return Order(self.name, self.action, f"the members of a group agree in {row['train/agreement']:.0%} (90th percentile {row['train/agreement_p90']:.0%}), rewards within a board differ by {row['train/reward_std_within']:.3f}, for {self.patience} steps", self.factor)
+        return Order(
+            self.name,
+            self.action,
+            f"the members of a group agree in {row['train/agreement']:.0%} (90th percentile"
+            f" {row['train/agreement_p90']:.0%}), rewards within a board differ by"
+            f" {row['train/reward_std_within']:.3f}, for {self.patience} steps",
+            self.factor,
+        )
 
 @dataclass
 class ClipFraction(Guard):
@@ -97,23 +119,34 @@ class ClipFraction(Guard):
     def look(self, row):
         if row.get("steps_since_sync", 0): return None
         if not self._lasting(row["mean_clip_fraction"] > self.limit, self.patience): return None
-        return Order(self.name, self.action, f"{row['mean_clip_fraction']:.0%} of the ratios are out of range at equal weights: sampler and learner are not the same policy (chess-grpo preflight says why)")
+        return Order(
+            self.name,
+            self.action,
+            f"{row['mean_clip_fraction']:.0%} of the ratios are out of range at equal weights:"
+            " sampler and learner are not the same policy (chess-grpo preflight says why)",
+        )
 
 @dataclass
 class AdaptiveKL(Guard):
     "A KL coefficient that follows a target (Ziegler et al. 2019, arXiv 1909.08593, in the simple form of note 004), and says when it cannot."
-    target: float               # nats
-    coef: float = 0.01          # at the start
-    rate: float = 1.2           # of change, a step
+    target: float    # nats
+    coef: float = 0.01    # at the start
+    rate: float = 1.2    # of change, a step
     lowest: float = 1e-4
     highest: float = 0.1
-    patience: int = 20          # steps at a bound, with the KL on the wrong side, before it is called saturated
-    metric: str = "kl_ref"      # which KL: to the start, or mean_kl_divergence, which forgets at every sync
+    # steps at a bound, with the KL on the wrong side, before it is called saturated
+    patience: int = 20
+    # which KL: to the start, or mean_kl_divergence, which forgets at every sync
+    metric: str = "kl_ref"
     name: str = "adaptive KL"
     memory: dict = field(default_factory=dict)
 
     def __post_init__(self):
-        if not 0 < self.lowest <= self.highest: raise UserError(f"The KL coefficient is to lie between {self.lowest} and {self.highest}; the bounds must be above 0 and in order.")
+        if not 0 < self.lowest <= self.highest:
+            raise UserError(
+                f"The KL coefficient is to lie between {self.lowest} and {self.highest}; the bounds"
+                " must be above 0 and in order."
+            )
         self.memory.setdefault("coef", min(max(self.coef, self.lowest), self.highest))
 
     @property
@@ -121,7 +154,21 @@ class AdaptiveKL(Guard):
 
     def look(self, row):
         kl, before = row[self.metric], self.memory["coef"]
-        after = self.memory["coef"] = min(before * self.rate, self.highest) if kl > self.target else max(before / self.rate, self.lowest)
+        after = self.memory["coef"] = (
+            min(before * self.rate, self.highest)
+            if kl > self.target
+            else max(before / self.rate, self.lowest)
+        )
         if not self._lasting(after == before, self.patience): return None
         bound = "highest" if kl > self.target else "lowest"
-        return Order(self.name, "warn", f"the coefficient has been at its {bound} value {after:g} for {self.patience} steps while the KL is {kl / self.target:.2g} times the target: it is a constant now. " + ("Is the KL there at equal weights?" if bound == "highest" else "Nothing needs to be held back."))
+        return Order(
+            self.name,
+            "warn",
+            f"the coefficient has been at its {bound} value {after:g} for {self.patience} steps"
+            f" while the KL is {kl / self.target:.2g} times the target: it is a constant now. "
+            + (
+                "Is the KL there at equal weights?"
+                if bound == "highest"
+                else "Nothing needs to be held back."
+            ),
+        )

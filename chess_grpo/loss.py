@@ -31,17 +31,26 @@ def masked_mean(
 @dataclass(frozen=True)
 class AdvantageConfig:
     "From rewards to advantages."
-    baseline: str = "group"     # group, leave_one_out or none
-    scale: str = "batch"        # none, group, rms, batch or all
-    credit: str = "step"        # step, return or trajectory
-    ddof: int = 0               # 1 = sums of squares are divided by n - 1
-    eps: float = 1e-4           # keeps the division finite
-    floor: bool = False         # False = eps is added to the scale, True = the scale is at least eps
-    discount: float = 1.0       # γ of return and trajectory, a step
+    baseline: str = "group"    # group, leave_one_out or none
+    scale: str = "batch"    # none, group, rms, batch or all
+    credit: str = "step"    # step, return or trajectory
+    ddof: int = 0    # 1 = sums of squares are divided by n - 1
+    eps: float = 1e-4    # keeps the division finite
+    floor: bool = False    # False = eps is added to the scale, True = the scale is at least eps
+    discount: float = 1.0    # γ of return and trajectory, a step
 
     def __post_init__(self):
-        for name, allowed in (("baseline", ("group", "leave_one_out", "none")), ("scale", ("none", "group", "rms", "batch", "all")), ("credit", ("step", "return", "trajectory")), ("ddof", (0, 1))):
-            if getattr(self, name) not in allowed: raise UserError(f"There is no advantage {name} {getattr(self, name)!r}; choose one of {', '.join(map(str, allowed))}.")
+        for name, allowed in (
+            ("baseline", ("group", "leave_one_out", "none")),
+            ("scale", ("none", "group", "rms", "batch", "all")),
+            ("credit", ("step", "return", "trajectory")),
+            ("ddof", (0, 1)),
+        ):
+            if getattr(self, name) not in allowed:
+                raise UserError(
+                    f"There is no advantage {name} {getattr(self, name)!r}; choose one of"
+                    f" {', '.join(map(str, allowed))}."
+                )
 
 ADVANTAGES = {
     "grpo": AdvantageConfig("group", "group", "trajectory", eps=1e-8),
@@ -73,19 +82,32 @@ def group_advantages(
     mask: Tensor, # [B,G,T] bool, True = counts
     config: AdvantageConfig = AdvantageConfig(),
     everywhere: Callable[[Tensor], Tensor] = lambda x: x, # sums over processes that share the batch
-) -> Tensor: # [B,G,T], 0 where the mask is False
+) -> Tensor:    # [B,G,T], 0 where the mask is False
     "Return less baseline, over scale; what does not count enters no statistic."
     c, value = config, returns(rewards, mask, config.credit, config.discount)
     every = mask
-    if c.credit == "trajectory": value, mask = value[..., :1], mask.any(2, keepdim=True)         # one number a trajectory, however long
+    # one number a trajectory, however long
+    if c.credit == "trajectory": value, mask = value[..., :1], mask.any(2, keepdim=True)
     n = mask.sum(1, keepdim=True)
     centred = torch.where(mask, value - masked_mean(value, mask, 1, True), 0)
-    advantage = {"group": centred, "leave_one_out": centred * n / (n - 1).clamp_min(1), "none": torch.where(mask, value, 0)}[c.baseline]     # r - mean of the others = (r - mean) n/(n-1)
+    # r - mean of the others = (r - mean) n/(n-1)
+    advantage = {
+        "group": centred,
+        "leave_one_out": centred * n / (n - 1).clamp_min(1),
+        "none": torch.where(mask, value, 0),
+    }[c.baseline]
     if c.scale != "none":
         spread, among = advantage if c.scale == "rms" else centred, n
         if c.scale in ("batch", "all"): among = everywhere(mask.sum())
-        if c.scale == "all": spread = torch.where(mask, value - everywhere(torch.where(mask, value, 0).sum()) / among.clamp_min(1), 0)
-        total = everywhere((spread ** 2).sum()) if c.scale in ("batch", "all") else (spread ** 2).sum(1, keepdim=True)
+        if c.scale == "all":
+            spread = torch.where(
+                mask, value - everywhere(torch.where(mask, value, 0).sum()) / among.clamp_min(1), 0
+            )
+        total = (
+            everywhere((spread**2).sum())
+            if c.scale in ("batch", "all")
+            else (spread**2).sum(1, keepdim=True)
+        )
         std = (total / (among - c.ddof).clamp_min(1)).sqrt()
         advantage = advantage / (std.clamp_min(c.eps) if c.floor else std + c.eps)
     return torch.where(every, advantage, 0)
@@ -94,45 +116,65 @@ def group_advantages(
 @dataclass(frozen=True)
 class LossConfig:
     "The objective."
-    clip: float = 0.2                # ε_low: ratios below 1 - ε_low of a bad action cost nothing more
-    clip_high: float | None = None   # ε_high: ratios above 1 + ε_high of a good action earn nothing more; None = clip
-    dual_clip: float | None = None   # c > 1 + ε_high: how bad a bad action can get; None = no bound
-    ratio: str = "step"              # step or sequence
-    aggregate: str = "step"          # step, sequence or constant
-    length: int = 0                  # of constant, in steps; 0 = T
-    kl_coef: float = 0.0             # weight of the KL to the reference policy
-    kl: str = "k3"                   # k1, k2, k3 or exact
-    kl_old_coef: float = 0.0         # weight of the KL to the policy that sampled
-    kl_old: str = "k3"               # k1, k2, k3 or exact
-    kl_grad: bool = True             # False = both KLs are subtracted from the advantages instead
-    entropy_coef: float = 0.0        # weight of the entropy bonus
-    entropy: str = "exact"           # exact, or minus_log_prob: the notes' estimate, which is none
-    kl_ratio: bool = False           # True = each estimate of the KL to the reference is weighted with its ratio: unbiased away from the old policy (arXiv 2512.02556; TRL's default)
+    clip: float = 0.2    # ε_low: ratios below 1 - ε_low of a bad action cost nothing more
+    # ε_high: ratios above 1 + ε_high of a good action earn nothing more; None = clip
+    clip_high: float | None = None
+    # c > 1 + ε_high: how bad a bad action can get; None = no bound
+    dual_clip: float | None = None
+    ratio: str = "step"    # step or sequence
+    aggregate: str = "step"    # step, sequence or constant
+    length: int = 0    # of constant, in steps; 0 = T
+    kl_coef: float = 0.0    # weight of the KL to the reference policy
+    kl: str = "k3"    # k1, k2, k3 or exact
+    kl_old_coef: float = 0.0    # weight of the KL to the policy that sampled
+    kl_old: str = "k3"    # k1, k2, k3 or exact
+    kl_grad: bool = True    # False = both KLs are subtracted from the advantages instead
+    entropy_coef: float = 0.0    # weight of the entropy bonus
+    entropy: str = "exact"    # exact, or minus_log_prob: the notes' estimate, which is none
+    # True = each estimate of the KL to the reference is weighted with its ratio: unbiased away from
+    # the old policy (arXiv 2512.02556; TRL's default)
+    kl_ratio: bool = False
 
     def __post_init__(self):
         kinds = ("k1", "k2", "k3", "exact")
-        for name, allowed in (("ratio", ("step", "sequence")), ("aggregate", ("step", "sequence", "constant")), ("kl", kinds), ("kl_old", kinds), ("entropy", ("exact", "minus_log_prob"))):
-            if getattr(self, name) not in allowed: raise UserError(f"There is no {name} {getattr(self, name)!r}; choose one of {', '.join(allowed)}.")
-        if self.dual_clip is not None and self.dual_clip <= 1 + self.high: raise UserError(f"dual_clip is {self.dual_clip}; it must be above 1 + clip_high = {1 + self.high:g}.")
+        for name, allowed in (
+            ("ratio", ("step", "sequence")),
+            ("aggregate", ("step", "sequence", "constant")),
+            ("kl", kinds),
+            ("kl_old", kinds),
+            ("entropy", ("exact", "minus_log_prob")),
+        ):
+            if getattr(self, name) not in allowed:
+                raise UserError(
+                    f"There is no {name} {getattr(self, name)!r}; choose one of"
+                    f" {', '.join(allowed)}."
+                )
+        if self.dual_clip is not None and self.dual_clip <= 1 + self.high:
+            raise UserError(
+                f"dual_clip is {self.dual_clip}; it must be above 1 + clip_high ="
+                f" {1 + self.high:g}."
+            )
 
     @property
     def high(self) -> float: return self.clip if self.clip_high is None else self.clip_high
 
-NEW = "mean log π_new"      # a quantity that several terms contain
+NEW = "mean log π_new"    # a quantity that several terms contain
 
+# quantity -> its factor in the value
 @dataclass(frozen=True, eq=False)
 class Term:
     "One summand of the loss."
     value: Tensor               # scalar, with its gradient
     coef: float                 # loss = Σ coef × value
     entered: str                # what went into the value
-    shares: dict[str, float] = field(default_factory=dict)   # quantity -> its factor in the value
+    shares: dict[str, float] = field(default_factory=dict)
 
 @dataclass(frozen=True, eq=False)
 class LossRecord:
     "A loss, term by term."
     terms: dict[str, Term]
-    figures: dict[str, Tensor]  # scalars without gradient: every term's value by its name, loss, mean_ratio, clip_fraction, ...
+    # scalars without gradient: every term's value by its name, loss, mean_ratio, clip_fraction, ...
+    figures: dict[str, Tensor]
 
     @property
     def loss(self) -> Tensor: return sum(t.coef * t.value for t in self.terms.values() if t.coef)
@@ -141,10 +183,15 @@ class LossRecord:
         "Quantities that two terms or more contain -> the coefficient that remains of them, and the largest that entered."
         parts: dict[str, list[float]] = {}
         for t in self.terms.values():
-            for quantity, factor in t.shares.items(): parts.setdefault(quantity, []).append(t.coef * factor)
+            for quantity, factor in t.shares.items():
+                parts.setdefault(quantity, []).append(t.coef * factor)
         return {q: (sum(p), max(map(abs, p))) for q, p in parts.items() if len(p) > 1}
 
-    def __str__(self): return "\n".join(f"{t.coef:+8.4g} × {name:10s} {t.value.item():+.6f}   ({t.entered})" for name, t in self.terms.items())
+    def __str__(self):
+        return "\n".join(
+            f"{t.coef:+8.4g} × {name:10s} {t.value.item():+.6f}   ({t.entered})"
+            for name, t in self.terms.items()
+        )
 
 # %% ../nbs/api/06_loss.ipynb #63737aad
 def aggregate(
@@ -153,12 +200,14 @@ def aggregate(
     how: str = "step", # step, sequence or constant
     length: int = 0, # of constant; 0 = T
     total: float | None = None, # what to divide by instead of the number of steps (or of samples) that count here
-) -> Tensor: # scalar
+) -> Tensor:    # scalar
     "One number of many, as LossConfig.aggregate says."
     x = torch.where(mask, x, 0)
     samples = mask.any(2).sum() if total is None else total
-    if how == "step": return x.sum() / (mask.sum() if total is None else torch.as_tensor(total)).clamp_min(1)
-    if how == "sequence": return (x.sum(2) / mask.sum(2).clamp_min(1)).sum() / torch.as_tensor(samples).clamp_min(1)
+    if how == "step":
+        return x.sum() / (mask.sum() if total is None else torch.as_tensor(total)).clamp_min(1)
+    if how == "sequence":
+        return (x.sum(2) / mask.sum(2).clamp_min(1)).sum() / torch.as_tensor(samples).clamp_min(1)
     return x.sum() / (torch.as_tensor(samples).clamp_min(1) * (length or x.shape[2]))
 
 def kl_estimate(
@@ -191,7 +240,7 @@ def grpo_loss(
     kl_ref: Tensor | None = None, # [B,G,T] exact KL(new ‖ reference), for kl="exact"
     kl_old: Tensor | None = None, # [B,G,T] exact KL(old ‖ new), for kl_old="exact"
     total: float | None = None, # as in `aggregate`: when a batch is spread over processes or steps, the whole batch's number over the number of parts
-) -> tuple[Tensor, LossRecord]: # the loss; the record of its terms
+) -> tuple[Tensor, LossRecord]:    # the loss; the record of its terms
     "The clipped surrogate with its regularisers."
     c, steps = config, f"{int(mask.sum())} steps"
     mean = lambda x: aggregate(x, mask, c.aggregate, c.length, total)
@@ -201,10 +250,17 @@ def grpo_loss(
     if c.ratio == "sequence": log_ratio = masked_mean(log_ratio, mask, 2, True).expand_as(log_ratio)
     ratio = pick(log_ratio).exp()
     terms: dict[str, Term] = {}
-    for name, coef, kind, a, b, exact, factor in (("kl_ref", c.kl_coef, c.kl, new, ref_log_probs, kl_ref, 1.0), ("kl_old", c.kl_old_coef, c.kl_old, old, new, kl_old, -1.0)):
+    for name, coef, kind, a, b, exact, factor in (
+        ("kl_ref", c.kl_coef, c.kl, new, ref_log_probs, kl_ref, 1.0),
+        ("kl_old", c.kl_old_coef, c.kl_old, old, new, kl_old, -1.0),
+    ):
         if kind == "exact":
             if exact is None:
-                if coef: raise UserError(f"{name} is to be exact, but was not given: hand over what exact_kl makes of the whole distributions.")
+                if coef:
+                    raise UserError(
+                        f"{name} is to be exact, but was not given: hand over what exact_kl makes"
+                        " of the whole distributions."
+                    )
                 continue
             per_step = pick(exact)
         elif b is None:
@@ -214,19 +270,52 @@ def grpo_loss(
         if name == "kl_old" and not coef: continue
         if name == "kl_ref" and c.kl_ratio: per_step = per_step * ratio
         if coef and not c.kl_grad: advantages = advantages - coef * per_step.detach()
-        terms[name] = Term(mean(per_step if c.kl_grad else per_step.detach()), coef if c.kl_grad else 0.0, f"{kind} of {steps}" + ("" if c.kl_grad or not coef else f", {coef:g} times it subtracted from the advantages"),
-                           {NEW: factor} if kind == "k1" and c.kl_grad and coef and not (name == "kl_ref" and c.kl_ratio) else {})
+        terms[name] = Term(
+            mean(per_step if c.kl_grad else per_step.detach()),
+            coef if c.kl_grad else 0.0,
+            f"{kind} of {steps}"
+            + (
+                ""
+                if c.kl_grad or not coef
+                else f", {coef:g} times it subtracted from the advantages"
+            ),
+            (
+                {NEW: factor}
+                if kind == "k1" and c.kl_grad and coef and not (name == "kl_ref" and c.kl_ratio)
+                else {}
+            ),
+        )
     reach = ratio.clamp(max=c.dual_clip) if c.dual_clip else ratio
     surrogate = -torch.minimum(reach * advantages, ratio.clamp(1 - c.clip, 1 + c.high) * advantages)
-    terms = {"surrogate": Term(mean(surrogate), 1.0, f"{steps}, a ratio a {c.ratio}, clipped to {1 - c.clip:g}..{1 + c.high:g}" + (f" and {c.dual_clip:g}" if c.dual_clip else ""))} | terms
-    if c.entropy == "minus_log_prob": terms["entropy"] = Term(mean(-new), -c.entropy_coef, f"-log π_new of {steps} that π_old sampled", {NEW: -1.0} if c.entropy_coef else {})
-    elif entropy is not None: terms["entropy"] = Term(mean(entropy), -c.entropy_coef, f"exact, of {steps}")
+    terms = {
+        "surrogate": Term(
+            mean(surrogate),
+            1.0,
+            f"{steps}, a ratio a {c.ratio}, clipped to {1 - c.clip:g}..{1 + c.high:g}"
+            + (f" and {c.dual_clip:g}" if c.dual_clip else ""),
+        )
+    } | terms
+    if c.entropy == "minus_log_prob":
+        terms["entropy"] = Term(
+            mean(-new), -c.entropy_coef, f"-log π_new of {steps} that π_old sampled",
+            {NEW: -1.0} if c.entropy_coef else {}
+        )
+    elif entropy is not None:
+        terms["entropy"] = Term(mean(entropy), -c.entropy_coef, f"exact, of {steps}")
     elif c.entropy_coef: raise UserError("entropy_coef is not 0, but no entropy was given.")
     with torch.no_grad():
         of = lambda x: masked_mean(x.to(ratio.dtype), mask)
         bad, good = (ratio < 1 - c.clip) & (advantages < 0), (ratio > 1 + c.high) & (advantages > 0)
-        figures = {k: t.value.detach() for k, t in terms.items()} | {"mean_ratio": of(ratio), "largest_ratio": pick(ratio).max(), "kl_sampled": of(torch.expm1(new - old) - (new - old)),
-            "clip_fraction": of((ratio < 1 - c.clip) | (ratio > 1 + c.high)), "clip_low": of(bad), "clip_high": of(good), "advantage_mean": of(advantages), "advantage_std": of((advantages - of(advantages)) ** 2).sqrt()}
+        figures = {k: t.value.detach() for k, t in terms.items()} | {
+            "mean_ratio": of(ratio),
+            "largest_ratio": pick(ratio).max(),
+            "kl_sampled": of(torch.expm1(new - old) - (new - old)),
+            "clip_fraction": of((ratio < 1 - c.clip) | (ratio > 1 + c.high)),
+            "clip_low": of(bad),
+            "clip_high": of(good),
+            "advantage_mean": of(advantages),
+            "advantage_std": of((advantages - of(advantages)) ** 2).sqrt(),
+        }
     record = LossRecord(terms, figures)
     figures["loss"] = record.loss.detach()
     return record.loss, record

@@ -25,10 +25,11 @@ from .policy import Policy, entropy, sample_actions
 from .positions import PHASES, Labelled, Opening, put_rows
 
 # %% ../nbs/api/08_play.ipynb #7e777dff
+# [N] int64 actions, legal
 class Player(Protocol):
     "Anything that can choose a move in each of N positions."
     name: str
-    def choose(self, boards: Boards) -> Tensor: ... # [N] int64 actions, legal
+    def choose(self, boards: Boards) -> Tensor: ...
 
 @dataclass
 class RandomPlayer:
@@ -36,33 +37,41 @@ class RandomPlayer:
     generator: torch.Generator
     name: str = "random mover"
 
-    def choose(self, boards: Boards) -> Tensor: return random_actions(boards.legal_mask(), self.generator)
+    def choose(self, boards: Boards) -> Tensor:
+        return random_actions(boards.legal_mask(), self.generator)
 
 @dataclass
 class PolicyPlayer:
     "A policy: its likeliest move, or a move drawn from its distribution."
-    policy: Policy                              # put it in eval mode
-    temperature: float = 0.0                    # 0 = the likeliest move
-    generator: torch.Generator | None = None    # on the policy's device; needed when the temperature is not 0
+    policy: Policy    # put it in eval mode
+    temperature: float = 0.0    # 0 = the likeliest move
+    # on the policy's device; needed when the temperature is not 0
+    generator: torch.Generator | None = None
     name: str = "policy"
 
     def __post_init__(self):
-        if self.temperature and self.generator is None: raise UserError("A PolicyPlayer with a temperature needs a generator.")
+        if self.temperature and self.generator is None:
+            raise UserError("A PolicyPlayer with a temperature needs a generator.")
 
     @torch.no_grad()
     def choose(self, boards: Boards) -> Tensor:
         lp = self.policy.log_probs(boards.to(self.policy.device), self.temperature or 1.0)
-        return (sample_actions(lp, 1, self.generator)[:, 0] if self.temperature else lp.argmax(1)).to(boards.turn.device)
+        return (
+            sample_actions(lp, 1, self.generator)[:, 0] if self.temperature else lp.argmax(1)
+        ).to(boards.turn.device)
 
 @dataclass
 class EnginePlayer:
     "Stockfish; its strength is set by the pool's options and by the search command."
     pool: EnginePool
-    go: str = "go depth 1"  # or "go movetime 50", "go nodes 100"
+    go: str = "go depth 1"    # or "go movetime 50", "go nodes 100"
     name: str = "Stockfish"
 
     def choose(self, boards: Boards) -> Tensor:
-        return torch.tensor([ACTIONS[m] for m in self.pool.best_moves(boards.fens(), self.go)], device=boards.turn.device)
+        return torch.tensor(
+            [ACTIONS[m] for m in self.pool.best_moves(boards.fens(), self.go)],
+            device=boards.turn.device,
+        )
 
     @property
     def on_a_clock(self) -> bool: return "movetime" in self.go
@@ -72,11 +81,11 @@ class EnginePlayer:
 class Game:
     "One finished game."
     opening: Opening
-    white: str                # names
+    white: str    # names
     black: str
     moves: tuple[str, ...]    # UCI, those of the opening first
-    result: float             # White's: 1, 0.5 or 0
-    why: str                  # a chess.Termination in words, or "ply limit"
+    result: float    # White's: 1, 0.5 or 0
+    why: str    # a chess.Termination in words, or "ply limit"
 
     def pgn(self, event: str = "chess_grpo", round: int = 1) -> str:
         "The game as PGN."
@@ -84,7 +93,10 @@ class Game:
         for m in self.moves: board.push_uci(m)
         game = chess.pgn.Game.from_board(board)
         result = {1.0: "1-0", 0.5: "1/2-1/2", 0.0: "0-1"}[self.result]
-        game.headers.update(Event=event, Site="?", Round=str(round), White=self.white, Black=self.black, Result=result, Opening=self.opening.name, Termination=self.why)
+        game.headers.update(
+            Event=event, Site="?", Round=str(round), White=self.white, Black=self.black,
+            Result=result, Opening=self.opening.name, Termination=self.why
+        )
         return str(game) + "\n"
 
 def play_match(
@@ -106,18 +118,26 @@ def play_match(
             idle, mine = live & (action < 0) & ~clocked.asked(len(boards)), boards.turn == a_white
             for player, rows in ((a, idle & mine), (b, idle & ~mine)):
                 if not rows.any(): continue
-                if isinstance(player, EnginePlayer) and player.on_a_clock: clocked.ask(player, boards[rows], rows.nonzero()[:, 0].tolist())
+                if isinstance(player, EnginePlayer) and player.on_a_clock:
+                    clocked.ask(player, boards[rows], rows.nonzero()[:, 0].tolist())
                 else: action[rows] = player.choose(boards[rows])
             for i, move in clocked.answers(wait=not (action >= 0).any()): action[i] = ACTIONS[move]
             moved = action >= 0
             new = boards[moved].push(action[moved])
             boards = put_rows(boards, moved, new)
-            for i, m, o, turn in zip(moved.nonzero()[:, 0].tolist(), action[moved].tolist(), new.outcome().tolist(), new.turn.tolist()):
+            for i, m, o, turn in zip(
+                moved.nonzero()[:, 0].tolist(), action[moved].tolist(), new.outcome().tolist(),
+                new.turn.tolist()
+            ):
                 moves[i].append(MOVES[m])
-                if o: ends[i] = (0.0 if turn else 1.0) if o == chess.Termination.CHECKMATE.value else 0.5, chess.Termination(o).name.lower().replace("_", " ")
+                if o:
+                    ends[i] = (
+                        (0.0 if turn else 1.0) if o == chess.Termination.CHECKMATE.value else 0.5
+                    ), chess.Termination(o).name.lower().replace("_", " ")
                 elif len(moves[i]) - length[i] >= max_plies: ends[i] = 0.5, "ply limit"
                 else: continue
-                live[i] = False; bar.update()
+                live[i] = False
+                bar.update()
             action[moved] = -1
     games = []
     for i, line in enumerate(moves):
@@ -129,20 +149,26 @@ class _Clocked:
     "Moves that take a set time: asked game by game, so that no engine waits for another's game."
     def __init__(self): self.calls, self.done, self.engines = {}, queue.SimpleQueue(), 0
 
-    def asked(self, n: int) -> Tensor: # [n] bool, games whose move is being looked for
-        return torch.zeros(n, dtype=torch.bool).index_fill(0, torch.tensor(list(self.calls), dtype=torch.int64), True)
+    def asked(self, n: int) -> Tensor:    # [n] bool, games whose move is being looked for
+        return torch.zeros(n, dtype=torch.bool).index_fill(
+            0, torch.tensor(list(self.calls), dtype=torch.int64), True
+        )
 
     def ask(self, player: EnginePlayer, boards: Boards, games: list[int]):
         self.engines = max(self.engines, len(player.pool.pids))
-        for i, fen in zip(games, boards.fens()): self.calls[i] = player.pool.submit([fen], player.go, then=lambda i=i: self.done.put(i))
+        for i, fen in zip(games, boards.fens()):
+            self.calls[i] = player.pool.submit([fen], player.go, then=lambda i=i: self.done.put(i))
 
-    def answers(self, wait: bool) -> list[tuple[int, str]]: # games and moves
+    def answers(self, wait: bool) -> list[tuple[int, str]]:    # games and moves
         "What has come; answers are let gather while every engine still has two games to think about, for a policy is fast in batches."
         found = []
-        while self.calls and (not self.done.empty() or wait and (not found or len(self.calls) > 2 * self.engines)):
-            try: i = self.done.get(timeout=0.5)                             # short waits, so that an interrupt gets through
+        while self.calls and (
+            not self.done.empty() or wait and (not found or len(self.calls) > 2 * self.engines)
+        ):
+            try: i = self.done.get(timeout=0.5)    # short waits, so that an interrupt gets through
             except queue.Empty:
-                for call in [c for c in self.calls.values() if c.closed.is_set()]: call.wait()      # says so
+                # says so
+                for call in [c for c in self.calls.values() if c.closed.is_set()]: call.wait()
                 continue
             found.append((i, self.calls.pop(i).wait()[0][0]))
         return found
@@ -154,11 +180,16 @@ class MatchResult:
     wins: int
     draws: int
     losses: int
-    points: float  # share of the points, in [0,1]
-    low: float     # 95% interval of `points`
+    points: float    # share of the points, in [0,1]
+    low: float    # 95% interval of `points`
     high: float
 
-    def __str__(self): return f"+{self.wins} ={self.draws} -{self.losses}, {self.points:.1%} of the points (95% interval {self.low:.1%} to {self.high:.1%}, {self.wins + self.draws + self.losses} games)"
+    def __str__(self):
+        return (
+            f"+{self.wins} ={self.draws} -{self.losses}, {self.points:.1%} of the points (95%"
+            f" interval {self.low:.1%} to {self.high:.1%}, {self.wins + self.draws + self.losses}"
+            " games)"
+        )
 
 def match_result(
     games: Sequence[Game], # as `play_match` gives them: the two of a pair side by side
@@ -170,34 +201,46 @@ def match_result(
     results = [g.result if g.white == name else 1 - g.result for g in games]
     pairs = [sum(results[i:i+2]) / len(results[i:i+2]) for i in range(0, len(results), 2)]
     n, p = len(pairs), sum(pairs) / len(pairs)
-    spread = sum((x - p) ** 2 for x in pairs) / n                       # of a pair
-    shrink = min(1.0, spread / (p * (1 - p))) if 0 < p < 1 else 1.0     # against the binomial's p(1-p)
-    n = n / max(shrink, 0.25)                                           # effective number of yes-or-no trials
-    middle, half = (p + z*z / (2*n)) / (1 + z*z/n), z / (1 + z*z/n) * math.sqrt(p * (1 - p) / n + z*z / (4*n*n))
-    return MatchResult(results.count(1.0), results.count(0.5), results.count(0.0), p, max(0.0, middle - half), min(1.0, middle + half))
+    spread = sum((x - p) ** 2 for x in pairs) / n    # of a pair
+    # against the binomial's p(1-p)
+    shrink = min(1.0, spread / (p * (1 - p))) if 0 < p < 1 else 1.0
+    n = n / max(shrink, 0.25)    # effective number of yes-or-no trials
+    middle, half = (p + z * z / (2 * n)) / (1 + z * z / n), z / (1 + z * z / n) * math.sqrt(
+        p * (1 - p) / n + z * z / (4 * n * n)
+    )
+    return MatchResult(
+        results.count(1.0), results.count(0.5), results.count(0.0), p, max(0.0, middle - half),
+        min(1.0, middle + half)
+    )
 
 # %% ../nbs/api/08_play.ipynb #c6798b3d
 @dataclass(frozen=True)
 class Quality:
     "Losses of a policy's likeliest moves on labelled positions. Intervals are 95% bootstrap percentiles over positions."
-    expected_loss: float                          # best move's expected score minus the chosen one's, mean
+    expected_loss: float    # best move's expected score minus the chosen one's, mean
     expected_interval: tuple[float, float]
-    cp_loss: float                                # the same in centipawns clipped to ±1000
+    cp_loss: float    # the same in centipawns clipped to ±1000
     cp_interval: tuple[float, float]
-    agreement: float                              # share in which no move is better than the chosen one; a nearer mate is better
+    # share in which no move is better than the chosen one; a nearer mate is better
+    agreement: float
     agreement_interval: tuple[float, float]
-    entropy: float                                # nats, mean
-    by_phase: dict[str, float]                    # expected_loss in each phase
-    losses: Tensor                                # [N] expected-score loss of each position
-    choices: Tensor                               # [N] int64 actions
-    drawn: Tensor | None = None                   # [N] the loss to be expected of a move that is drawn from the policy's distribution
+    entropy: float    # nats, mean
+    by_phase: dict[str, float]    # expected_loss in each phase
+    losses: Tensor    # [N] expected-score loss of each position
+    choices: Tensor    # [N] int64 actions
+    # [N] the loss to be expected of a move that is drawn from the policy's distribution
+    drawn: Tensor | None = None
 
     def table(self) -> list[tuple[str, str]]:
         "Rows of a table: name, figure with interval."
         e, c, a = self.expected_interval, self.cp_interval, self.agreement_interval
-        return [("expected-score loss", f"{self.expected_loss:.3f} ({e[0]:.3f} to {e[1]:.3f})"), ("centipawn loss", f"{self.cp_loss:.0f} ({c[0]:.0f} to {c[1]:.0f})"),
-                ("agrees with the best", f"{self.agreement:.1%} ({a[0]:.1%} to {a[1]:.1%})"), ("entropy", f"{self.entropy:.2f}"),
-                *((f"expected-score loss, {p}", f"{v:.3f}") for p, v in self.by_phase.items())]
+        return [
+            ("expected-score loss", f"{self.expected_loss:.3f} ({e[0]:.3f} to {e[1]:.3f})"),
+            ("centipawn loss", f"{self.cp_loss:.0f} ({c[0]:.0f} to {c[1]:.0f})"),
+            ("agrees with the best", f"{self.agreement:.1%} ({a[0]:.1%} to {a[1]:.1%})"),
+            ("entropy", f"{self.entropy:.2f}"),
+            *((f"expected-score loss, {p}", f"{v:.3f}") for p, v in self.by_phase.items()),
+        ]
 
 def bootstrap(
     x: Tensor, # [N] one figure an item
@@ -206,7 +249,9 @@ def bootstrap(
 ) -> tuple[float, float]:
     "95% percentile interval of the mean."
     g = torch.Generator().manual_seed(seed)
-    means = torch.stack([x[torch.randint(len(x), (len(x),), generator=g)].mean() for _ in range(resamples)])
+    means = torch.stack(
+        [x[torch.randint(len(x), (len(x),), generator=g)].mean() for _ in range(resamples)]
+    )
     low, high = means.quantile(torch.tensor([0.025, 0.975], dtype=means.dtype)).tolist()
     return low, high
 
@@ -231,5 +276,15 @@ def quality_of(
     e, c = lost(labelled.expected), lost(labelled.cp)
     phase = {p: torch.tensor([q == p for q in labelled.phase]) for p in PHASES}
     best = (lost(labelled.order) == 0).float()
-    return Quality(e.mean().item(), bootstrap(e), c.mean().item(), bootstrap(c), best.mean().item(), bootstrap(best), entropy,
-                   {p: e[m].mean().item() for p, m in phase.items() if m.any()}, e, choices)
+    return Quality(
+        e.mean().item(),
+        bootstrap(e),
+        c.mean().item(),
+        bootstrap(c),
+        best.mean().item(),
+        bootstrap(best),
+        entropy,
+        {p: e[m].mean().item() for p, m in phase.items() if m.any()},
+        e,
+        choices,
+    )

@@ -43,24 +43,30 @@ class NotFinite(UserError):
 
 def checked(
     log_probs: Tensor, # [N,A]
-) -> Tensor: # the same
+) -> Tensor:    # the same
     "`NotFinite` when log-probabilities are not numbers."
-    if log_probs.isnan().any(): raise NotFinite("The policy's log-probabilities are not numbers: its weights have diverged.")
+    if log_probs.isnan().any():
+        raise NotFinite(
+            "The policy's log-probabilities are not numbers: its weights have diverged."
+        )
     return log_probs
 
 def sample_actions(
     log_probs: Tensor, # [N,A]
     n: int, # draws a row, with replacement
     generator: torch.Generator, # on the same device
-) -> Tensor: # [N,n] int64
+) -> Tensor:    # [N,n] int64
     "Draw actions; `NotFinite` when the log-probabilities are not a distribution."
     p = checked(log_probs).exp()
-    if p.device.type != "cpu" or p.dtype != torch.float32: return torch.multinomial(p, n, replacement=True, generator=generator)
-    heap = torch.from_numpy(p.detach().numpy().cumsum(1))                       # what torch.multinomial does on the CPU, bit for bit, in a tenth of the time
+    if p.device.type != "cpu" or p.dtype != torch.float32:
+        return torch.multinomial(p, n, replacement=True, generator=generator)
+    # what torch.multinomial does on the CPU, bit for bit, in a tenth of the time
+    heap = torch.from_numpy(p.detach().numpy().cumsum(1))
     u = torch.rand(len(p), n, dtype=torch.float64, generator=generator)
     return torch.searchsorted((heap / heap[:, -1:]).double(), u)
 
 # %% ../nbs/api/03_policy.ipynb #a42cfc0a
+# a second head estimates the reward of a position
 @dataclass(frozen=True)
 class PolicyConfig:
     "The shape of a `Policy`."
@@ -71,7 +77,7 @@ class PolicyConfig:
     dropout: float = 0.0    # leave it 0 for GRPO: see preflight
     attacks: bool = True    # tokens say which piece attacks each square
     square_bias: bool = True # attention has a learned bias for each pair of squares
-    value: bool = False     # a second head estimates the reward of a position
+    value: bool = False
 
 class Block(nn.Module):
     "Pre-norm attention and feed-forward over the 64 squares."
@@ -80,14 +86,22 @@ class Block(nn.Module):
         self.heads, self.dropout = c.heads, c.dropout
         self.norm1, self.norm2 = nn.LayerNorm(c.width), nn.LayerNorm(c.width)
         self.qkv, self.out = nn.Linear(c.width, 3 * c.width), nn.Linear(c.width, c.width)
-        self.up, self.down = nn.Linear(c.width, c.expansion * c.width), nn.Linear(c.expansion * c.width, c.width)
+        self.up, self.down = nn.Linear(c.width, c.expansion * c.width), nn.Linear(
+            c.expansion * c.width, c.width
+        )
         self.bias = nn.Parameter(torch.zeros(c.heads, 64, 64)) if c.square_bias else None
 
-    def forward(self, x: Tensor) -> Tensor: # [N,64,width] both
+    def forward(self, x: Tensor) -> Tensor:    # [N,64,width] both
         n, s, w = x.shape
-        q, k, v = self.qkv(self.norm1(x)).view(n, s, 3, self.heads, w // self.heads).permute(2, 0, 3, 1, 4)
+        q, k, v = (
+            self.qkv(self.norm1(x))
+            .view(n, s, 3, self.heads, w // self.heads)
+            .permute(2, 0, 3, 1, 4)
+        )
         p = self.dropout if self.training else 0.0
-        a = F.scaled_dot_product_attention(q, k, v, None if self.bias is None else self.bias[None], dropout_p=p)
+        a = F.scaled_dot_product_attention(
+            q, k, v, None if self.bias is None else self.bias[None], dropout_p=p
+        )
         x = x + F.dropout(self.out(a.transpose(1, 2).reshape(n, s, w)), p)
         return x + F.dropout(self.down(F.relu(self.up(self.norm2(x)))), p)
 
@@ -96,7 +110,7 @@ def _head_index(device: str):
     "For each action: its from-to pair (from*64+to) and its promotion (to*5+piece; piece 4 = none), as White and as Black sees them."
     t = _tables(device)
     start, end = t.start, t.end
-    piece = torch.tensor([4, 4, 3, 2, 1, 0], device=device)[t.promotion]        # q r b n -> 0..3
+    piece = torch.tensor([4, 4, 3, 2, 1, 0], device=device)[t.promotion]    # q r b n -> 0..3
     pair = lambda flip: (start ^ flip) * 64 + (end ^ flip)
     return torch.stack([pair(56), pair(0)]), torch.stack([(end ^ 56) * 5 + piece, end * 5 + piece])
 
@@ -104,19 +118,31 @@ class Policy(nn.Module):
     "From tokens to logits over the 1,968 actions."
     def __init__(self, config: PolicyConfig = PolicyConfig()):
         super().__init__()
-        if config.width % config.heads: raise UserError(f"A width of {config.width} cannot be split over {config.heads} heads.")
+        if config.width % config.heads:
+            raise UserError(f"A width of {config.width} cannot be split over {config.heads} heads.")
         self.config, w = config, config.width
         self.piece, self.mine, self.theirs, self.aim = (nn.Embedding(n, w) for n in (16, 6, 6, 8))
-        self.joint, self.place = nn.Embedding(N_TOKENS // 8, w), nn.Parameter(torch.randn(64, w) * 0.02)
+        self.joint, self.place = nn.Embedding(N_TOKENS // 8, w), nn.Parameter(
+            torch.randn(64, w) * 0.02
+        )
         nn.init.zeros_(self.joint.weight)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
-        self.norm, self.leave, self.reach, self.promote = nn.LayerNorm(w), nn.Linear(w, w), nn.Linear(w, w), nn.Linear(w, 4)
+        self.norm, self.leave, self.reach, self.promote = (
+            nn.LayerNorm(w), nn.Linear(w, w), nn.Linear(w, w), nn.Linear(w, 4)
+        )
         self.worth = nn.Linear(w, 1) if config.value else None
 
-    def embed(self, tokens: Tensor) -> Tensor: # [N,64] -> [N,64,width]
+    def embed(self, tokens: Tensor) -> Tensor:    # [N,64] -> [N,64,width]
         "The four parts of a token, the first three together, and its square."
         t = tokens.int()
-        return self.piece(t % 16) + self.mine(t // 16 % 6) + self.theirs(t // 96 % 6) + self.aim(t // 576) + self.joint(t % 576) + self.place
+        return (
+            self.piece(t % 16)
+            + self.mine(t // 16 % 6)
+            + self.theirs(t // 96 % 6)
+            + self.aim(t // 576)
+            + self.joint(t % 576)
+            + self.place
+        )
 
     def body(self, tokens: Tensor) -> Tensor: # [N,64] -> [N,64,width]
         "What both heads look at."
@@ -126,9 +152,10 @@ class Policy(nn.Module):
 
     def values(self,
         boards: Boards, # N positions
-    ) -> Tensor: # [N], the mover's view
+    ) -> Tensor:    # [N], the mover's view
         "The reward that the value head expects."
-        if self.worth is None: raise UserError("This policy has no value head: make it with value=True.")
+        if self.worth is None:
+            raise UserError("This policy has no value head: make it with value=True.")
         return self.worth(self.body(boards.tokens(self.config.attacks)).mean(1))[:, 0]
 
     def forward(self,
@@ -137,10 +164,11 @@ class Policy(nn.Module):
     ) -> Tensor: # [N,1968] logits, legal or not
         return self.logits(self.body(tokens), turn)
 
-    def logits(self, x: Tensor, turn: Tensor) -> Tensor: # [N,64,width], [N] -> [N,1968]
+    def logits(self, x: Tensor, turn: Tensor) -> Tensor:    # [N,64,width], [N] -> [N,1968]
         "From what the body sees to actions."
-        pairs = (self.leave(x) @ self.reach(x).transpose(1, 2) / x.shape[-1] ** 0.5).flatten(1)     # [N,4096]
-        promote = F.pad(self.promote(x), (0, 1)).flatten(1)                                         # [N,320]
+        # [N,4096]
+        pairs = (self.leave(x) @ self.reach(x).transpose(1, 2) / x.shape[-1] ** 0.5).flatten(1)
+        promote = F.pad(self.promote(x), (0, 1)).flatten(1)    # [N,320]
         index, extra = _head_index(str(x.device))
         as_white = pairs.index_select(1, index[1]) + promote.index_select(1, extra[1])
         as_black = as_white.index_select(1, _tables(str(x.device)).flip)
@@ -149,9 +177,11 @@ class Policy(nn.Module):
     def log_probs(self,
         boards: Boards, # N positions, games not over
         temperature: float = 1.0,
-    ) -> Tensor: # [N,1968], -inf where illegal
+    ) -> Tensor:    # [N,1968], -inf where illegal
         "The policy's distribution over the legal moves."
-        return masked_log_probs(self(boards.tokens(self.config.attacks), boards.turn), boards.legal_mask(), temperature)
+        return masked_log_probs(
+            self(boards.tokens(self.config.attacks), boards.turn), boards.legal_mask(), temperature
+        )
 
     @property
     def device(self) -> str: return str(self.place.device)
@@ -161,10 +191,14 @@ class Policy(nn.Module):
 def freeze(
     policy: Policy, # changed in place
     layers: int, # from the first; 0 = none, and then the embedding learns too
-) -> list[nn.Parameter]: # those that still learn
+) -> list[nn.Parameter]:    # those that still learn
     "Keep the embedding and the first layers as they are."
     if layers:
-        for part in (policy.piece, policy.mine, policy.theirs, policy.aim, policy.joint, *policy.blocks[:layers]): part.requires_grad_(False)
+        for part in (
+            policy.piece, policy.mine, policy.theirs, policy.aim, policy.joint,
+            *policy.blocks[:layers]
+        ):
+            part.requires_grad_(False)
         policy.place.requires_grad_(False)
     return [p for p in policy.parameters() if p.requires_grad]
 
@@ -184,12 +218,16 @@ def config_from(
     where: str = "the configuration", # for the message
 ):
     "A config from a dict; an unknown key or a value of another type is an error."
-    if not isinstance(values, dict): raise UserError(f"{where} must be an object of keys and values, not {values!r}.")
+    if not isinstance(values, dict):
+        raise UserError(f"{where} must be an object of keys and values, not {values!r}.")
     known = {f.name: f for f in fields(cls)}
     for k, v in values.items():
-        if k not in known: raise UserError(f"{where} has no key {k!r}; it knows {', '.join(known)}.")
+        if k not in known:
+            raise UserError(f"{where} has no key {k!r}; it knows {', '.join(known)}.")
         default = known[k].default
-        if not isinstance(v, (int, float) if isinstance(default, float) else type(default)) or isinstance(v, bool) != isinstance(default, bool):
+        if not isinstance(
+            v, (int, float) if isinstance(default, float) else type(default)
+        ) or isinstance(v, bool) != isinstance(default, bool):
             raise UserError(f"{k} in {where} must be of type {type(default).__name__}, not {v!r}.")
     return cls(**values)
 
@@ -199,8 +237,16 @@ def save_policy(
     card: dict | None = None, # how it was made: whatever JSON can hold
 ):
     "Write weights, config and card, whole or not at all."
-    path = Path(path); path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, lambda p: save_file({k: v.detach().cpu().contiguous() for k, v in policy.state_dict().items()}, p, {"config": json.dumps(asdict(policy.config)), "card": json.dumps(card or {})}))
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(
+        path,
+        lambda p: save_file(
+            {k: v.detach().cpu().contiguous() for k, v in policy.state_dict().items()},
+            p,
+            {"config": json.dumps(asdict(policy.config)), "card": json.dumps(card or {})},
+        ),
+    )
 
 def write_whole(
     path: Path, # the file to make or replace
@@ -210,24 +256,33 @@ def write_whole(
     new = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
         write(new)
-        mask = os.umask(0o077); os.umask(mask)                              # for whom it is readable is the user's choice, not the writer's
-        new.chmod(0o666 & ~mask); new.replace(path)
+        mask = os.umask(0o077)
+        os.umask(mask)    # for whom it is readable is the user's choice, not the writer's
+        new.chmod(0o666 & ~mask)
+        new.replace(path)
     except (OSError, SafetensorError) as e:
         new.unlink(missing_ok=True)
-        raise UserError(f"{path} could not be written ({e}): free some space or choose another folder; the earlier file is untouched.") from None
+        raise UserError(
+            f"{path} could not be written ({e}): free some space or choose another folder; the"
+            " earlier file is untouched."
+        ) from None
 
 def load_policy(
     path: str | Path, # written by `save_policy`
     device: str = "cpu",
-) -> Policy: # in eval mode
+) -> Policy:    # in eval mode
     "Read a policy."
     path = Path(path)
     if not path.is_file(): raise UserError(f"There is no checkpoint {path}.")
     try:
         with safe_open(path, "pt", device=device) as f:
-            config, weights = json.loads((f.metadata() or {}).get("config", "null")), {k: f.get_tensor(k) for k in f.keys()}
-    except SafetensorError as e: raise UserError(f"{path} is not a safetensors file ({e}).") from None
-    if config is None: raise UserError(f"{path} has no config in its header: it was not written by save_policy.")
+            config, weights = json.loads((f.metadata() or {}).get("config", "null")), {
+                k: f.get_tensor(k) for k in f.keys()
+            }
+    except SafetensorError as e:
+        raise UserError(f"{path} is not a safetensors file ({e}).") from None
+    if config is None:
+        raise UserError(f"{path} has no config in its header: it was not written by save_policy.")
     policy = Policy(config_from(PolicyConfig, config, f"the config of {path.name}")).to(device)
     load_weights(policy, weights, str(path))
     return policy.eval()
@@ -241,6 +296,14 @@ def read_card(
 def load_weights(policy: nn.Module, weights: dict, where: str):
     "Copy weights into a network of the same shape, or say what differs."
     own = policy.state_dict()
-    wrong = [k for k in sorted(own.keys() | weights.keys()) if k not in own or k not in weights or own[k].shape != weights[k].shape]
-    if wrong: raise UserError(f"{where} is a checkpoint of another shape: {wrong[0]} differs ({len(wrong)} tensors in all); load it with the config it was made with.")
+    wrong = [
+        k
+        for k in sorted(own.keys() | weights.keys())
+        if k not in own or k not in weights or own[k].shape != weights[k].shape
+    ]
+    if wrong:
+        raise UserError(
+            f"{where} is a checkpoint of another shape: {wrong[0]} differs ({len(wrong)} tensors in"
+            " all); load it with the config it was made with."
+        )
     policy.load_state_dict(weights)

@@ -54,14 +54,20 @@ def random_starts(
     plies: int = 250, # of each random game, at most
     keep: Callable[[Boards], Tensor] | None = None, # [K] bool, which positions will do, such as `Balanced`; None = all
     book: Boards | None = None, # the openings are these, with up to two random moves more; None = random play like the rest
-) -> Boards: # [n] all different
+) -> Boards:    # [n] all different
     "Starting positions by random play, a third each from opening, middlegame and endgame."
     share, games = -(-n // len(PHASES)), max(8, n // 20)
     parts: dict = {name: [] for name in PHASES}
     keys = exclude if exclude is not None else torch.zeros(0, dtype=torch.int64)
     for round in range(100):
         pool = random_games(games, plies, generator)
-        if book is not None: pool = Boards.cat([_from_book(book, max(games, share // 4), generator), pool[piece_count(pool) < PHASES["opening"][0]]])
+        if book is not None:
+            pool = Boards.cat(
+                [
+                    _from_book(book, max(games, share // 4), generator),
+                    pool[piece_count(pool) < PHASES["opening"][0]],
+                ]
+            )
         pool = pool[torch.randperm(len(pool), generator=generator)]
         pool = pool[first_of_each(pool.key()) & ~torch.isin(pool.key(), keys)]
         count = piece_count(pool)
@@ -70,7 +76,12 @@ def random_starts(
             parts[name].append(found if keep is None else found[keep(found)])
         if all(sum(map(len, p)) >= share for p in parts.values()): break
         keys = torch.cat([keys, pool.key()])
-    else: raise UserError(f"Of random play, too few positions will do: {', '.join(f'{sum(map(len, p))} {name}s' for name, p in parts.items())} were found, and {share} of each are needed; allow more, or ask for fewer.")
+    else:
+        raise UserError(
+            "Of random play, too few positions will do:"
+            f" {', '.join(f'{sum(map(len, p))} {name}s' for name, p in parts.items())} were found,"
+            f" and {share} of each are needed; allow more, or ask for fewer."
+        )
     boards = Boards.cat([Boards.cat(p)[:share] for p in parts.values()])
     return boards[torch.randperm(len(boards), generator=generator)[:n]]
 
@@ -81,22 +92,37 @@ def put_rows(
 ) -> Boards:
     "Some boards replaced by others; what is known of their legal moves stays known."
     at = rows.nonzero()[:, 0]
-    out = Boards(*(getattr(boards, f.name).index_copy(0, at, getattr(others, f.name)) for f in fields(Boards)))
-    if "_legal" in boards.__dict__: object.__setattr__(out, "_legal", Legal(*(x.index_copy(-1, at, y) for x, y in zip(boards.legal(), others.legal()))))
+    out = Boards(
+        *(
+            getattr(boards, f.name).index_copy(0, at, getattr(others, f.name))
+            for f in fields(Boards)
+        )
+    )
+    if "_legal" in boards.__dict__:
+        object.__setattr__(
+            out,
+            "_legal",
+            Legal(*(x.index_copy(-1, at, y) for x, y in zip(boards.legal(), others.legal()))),
+        )
     return out
 
 def _from_book(book: Boards, n: int, generator: torch.Generator) -> Boards:
     boards = book[torch.randint(len(book), (n,), generator=generator)]
     for more in range(2):
         on = (torch.rand(n, generator=generator) < 0.5) & (boards.outcome() == 0)
-        boards = put_rows(boards, on, boards[on].push(random_actions(boards[on].legal_mask(), generator)))
+        boards = put_rows(
+            boards, on, boards[on].push(random_actions(boards[on].legal_mask(), generator))
+        )
     return boards[boards.outcome() == 0]
 
-def first_of_each(keys: Tensor) -> Tensor: # [N] bool
+def first_of_each(keys: Tensor) -> Tensor:    # [N] bool
     "True = the first entry with its value."
     _, inverse = keys.unique(return_inverse=True)
-    first = torch.full((int(inverse.max()) + 1,), len(keys)).scatter_reduce(0, inverse, torch.arange(len(keys)), "amin")
-    out = torch.zeros(len(keys), dtype=torch.bool); out[first] = True
+    first = torch.full((int(inverse.max()) + 1,), len(keys)).scatter_reduce(
+        0, inverse, torch.arange(len(keys)), "amin"
+    )
+    out = torch.zeros(len(keys), dtype=torch.bool)
+    out[first] = True
     return out
 
 # %% ../nbs/api/04_positions.ipynb #a42cfc0a
@@ -112,33 +138,43 @@ class Balanced:
         return (s.mate == 0) & (s.cp.abs() <= self.most)
 
 # %% ../nbs/api/04_positions.ipynb #5e361f76
-STRONG = ("Q", "R", "QQ", "QR", "RR", "QP", "RP", "QB", "QN", "RB", "QQQ", "QQR", "QRR", "QQP", "QRP", "QQRR", "QPPP", "RPPP", "QRBN")
+STRONG = (
+    "Q", "R", "QQ", "QR", "RR", "QP", "RP", "QB", "QN", "RB", "QQQ", "QQR", "QRR", "QQP", "QRP",
+    "QQRR", "QPPP", "RPPP", "QRBN"
+)
 WEAK = ("", "", "", "", "P", "N", "B", "PP")
 
 def random_endings(
     n: int, # how many
     generator: torch.Generator,
     exclude: Tensor | None = None, # [K] keys of positions that must not be among them
-) -> Boards: # [n] valid positions, the strong side to move, of either colour
+) -> Boards:    # [n] valid positions, the strong side to move, of either colour
     "One side is far ahead: mates to be found, and stalemates to be avoided."
     parts, found = [], 0
     while not parts or found < n:
         boards = _place(2 * n + 16, generator)
-        boards = boards[(boards.outcome() == 0) & ~replace(boards, turn=~boards.turn).check]      # who has just moved is not in check
+        # who has just moved is not in check
+        boards = boards[(boards.outcome() == 0) & ~replace(boards, turn=~boards.turn).check]
         if exclude is not None: boards = boards[~torch.isin(boards.key(), exclude)]
-        parts.append(boards); found += len(boards)
+        parts.append(boards)
+        found += len(boards)
     return Boards.cat(parts)[:n]
 
 def _place(n: int, generator: torch.Generator) -> Boards:
     "Pieces on random squares; kings apart, pawns on ranks 2 to 7; not all of them valid."
-    pick = lambda table: [table[i] for i in torch.randint(len(table), (n,), generator=generator).tolist()]
+    pick = lambda table: [
+        table[i] for i in torch.randint(len(table), (n,), generator=generator).tolist()
+    ]
     sides = [("K" + a, "k" + b.lower()) for a, b in zip(pick(STRONG), pick(WEAK))]
     most = max(len(a + b) for a, b in sides)
-    kind = torch.tensor([[PIECES.index(c) for c in (a + b).ljust(most, ".")] for a, b in sides])           # [n,most], 0 = none
+    # [n,most], 0 = none
+    kind = torch.tensor([[PIECES.index(c) for c in (a + b).ljust(most, ".")] for a, b in sides])
     square = torch.rand(n, 64, generator=generator).argsort(1)[:, :most]
     bit = torch.where(kind > 0, torch.ones_like(square) << square, 0)
-    union = lambda m: torch.where(m, bit, 0).sum(1)                                                         # squares differ, so a sum is a union
-    bits = torch.stack([*(union((kind - 1) % 6 == k) for k in range(6)), union(kind < 7), union(kind >= 7)], 1)
+    union = lambda m: torch.where(m, bit, 0).sum(1)    # squares differ, so a sum is a union
+    bits = torch.stack(
+        [*(union((kind - 1) % 6 == k) for k in range(6)), union(kind < 7), union(kind >= 7)], 1
+    )
     king = lambda piece: square.gather(1, (kind == piece).int().argmax(1, keepdim=True))[:, 0]
     a, b = king(6), king(12)
     apart = ((a % 8 - b % 8).abs() > 1) | ((a // 8 - b // 8).abs() > 1)
@@ -153,30 +189,45 @@ def _place(n: int, generator: torch.Generator) -> Boards:
 class StartStream:
     "Starting positions for step 0, 1, 2, ...: a function of seed and step alone, never the same position twice in a block."
     seed: int
-    batch: int               # positions a step
-    endings: float | Callable[[int], float] = 0.0     # share of them that are won endings, or from step to share (a block has that of its first step); the rest is random play
-    exclude: Tensor | None = None # [K] keys of positions that must not appear
+    batch: int    # positions a step
+    # share of them that are won endings, or from step to share (a block has that of its first
+    # step); the rest is random play
+    endings: float | Callable[[int], float] = 0.0
+    exclude: Tensor | None = None    # [K] keys of positions that must not appear
     steps_a_block: int = 64
     keep: Callable[[Boards], Tensor] | None = None    # as in `random_starts`
-    book: Boards | None = None                        # as in `random_starts`
+    book: Boards | None = None    # as in `random_starts`
 
-    def __getitem__(self, step: int) -> Boards: # [batch]
+    def __getitem__(self, step: int) -> Boards:    # [batch]
         block, at = divmod(step, self.steps_a_block)
         if self.__dict__.get("_block", (None,))[0] != block:
             g = torch.Generator().manual_seed(self.seed * 1_000_003 + block)
             n = self.batch * self.steps_a_block
-            won = round((self.endings(block * self.steps_a_block) if callable(self.endings) else self.endings) * n)
-            boards = Boards.cat([random_starts(n - won, g, self.exclude, keep=self.keep, book=self.book), random_endings(won, g, self.exclude)])
+            won = round(
+                (
+                    self.endings(block * self.steps_a_block)
+                    if callable(self.endings)
+                    else self.endings
+                )
+                * n
+            )
+            boards = Boards.cat(
+                [
+                    random_starts(n - won, g, self.exclude, keep=self.keep, book=self.book),
+                    random_endings(won, g, self.exclude),
+                ]
+            )
             object.__setattr__(self, "_block", (block, boards[torch.randperm(n, generator=g)]))
         return self._block[1][at * self.batch:(at + 1) * self.batch]
 
 # %% ../nbs/api/04_positions.ipynb #c6798b3d
+# where it ends
 @dataclass(frozen=True)
 class Opening:
     "A named line from the initial position."
     name: str
     moves: tuple[str, ...]  # UCI
-    fen: str                # where it ends
+    fen: str
 
 def load_openings(
     path: str | Path | None = None, # tab-separated: a line of titles, then ECO code, name, moves as in PGN; None = data/openings.tsv
@@ -185,11 +236,19 @@ def load_openings(
     out, path = [], Path(path or data_path("openings.tsv"))
     for number, line in enumerate(path.read_text().splitlines()[1:], 2):
         parts = line.split("\t")
-        if len(parts) != 3: raise UserError(f"Line {number} of {path.name} has {len(parts)} columns; it needs eco, name and pgn, with tabs between.")
+        if len(parts) != 3:
+            raise UserError(
+                f"Line {number} of {path.name} has {len(parts)} columns; it needs eco, name and"
+                " pgn, with tabs between."
+            )
         board = chess.Board()
         for san in re.sub(r"\d+\.+", "", parts[2]).split():
             try: board.push_san(san)
-            except ValueError: raise UserError(f"Line {number} of {path.name} ({parts[1]}): {san} is not a legal move in {board.fen()}.") from None
+            except ValueError:
+                raise UserError(
+                    f"Line {number} of {path.name} ({parts[1]}): {san} is not a legal move in"
+                    f" {board.fen()}."
+                ) from None
         out.append(Opening(parts[1], tuple(m.uci() for m in board.move_stack), board.fen()))
     return out
 
@@ -200,21 +259,24 @@ def load_book() -> Boards:
 
 def book_positions(
     openings: Sequence[Opening],
-) -> Boards: # every position on the way, the initial one left out, none twice
+) -> Boards:    # every position on the way, the initial one left out, none twice
     "An opening book."
     boards, lines, seen = Boards.start(len(openings)), [o.moves for o in openings], []
     for ply in range(max(map(len, lines))):
         on = torch.tensor([len(l) > ply for l in lines])
-        boards, lines = boards[on].push(torch.tensor([ACTIONS[l[ply]] for l in lines if len(l) > ply])), [l for l in lines if len(l) > ply]
+        boards, lines = boards[on].push(
+            torch.tensor([ACTIONS[l[ply]] for l in lines if len(l) > ply])
+        ), [l for l in lines if len(l) > ply]
         seen.append(boards)
     found = Boards.cat(seen)
     return found[first_of_each(found.key())]
 
 # %% ../nbs/api/04_positions.ipynb #3d09ea5f
-HISTORY = 16 # positions a live game remembers, enough to notice that the policy is shuffling
+HISTORY = 16    # positions a live game remembers, enough to notice that the policy is shuffling
 
 class LiveGames:
     "N games with the policy to move in each."
+    # plies; spread out, so that resets do not come all at once
     def __init__(self,
         n: int,
         openings: Sequence[str], # FENs where games begin
@@ -223,12 +285,21 @@ class LiveGames:
     ):
         self.openings, self.max_plies = list(openings), max_plies
         self.boards = self._fresh(n, generator)
-        self.age = torch.randint(max_plies, (n,), generator=generator)      # plies; spread out, so that resets do not come all at once
+        self.age = torch.randint(max_plies, (n,), generator=generator)
 
     def _fresh(self, n: int, generator: torch.Generator) -> Boards:
-        boards = Boards.from_fens([self.openings[i] for i in torch.randint(len(self.openings), (n,), generator=generator).tolist()], history=HISTORY)
-        other = torch.rand(n, generator=generator) < 0.5                    # in half of them somebody else moves first
-        return put_rows(boards, other, boards[other].push(random_actions(boards[other].legal_mask(), generator)))
+        boards = Boards.from_fens(
+            [
+                self.openings[i]
+                for i in torch.randint(len(self.openings), (n,), generator=generator).tolist()
+            ],
+            history=HISTORY,
+        )
+        # in half of them somebody else moves first
+        other = torch.rand(n, generator=generator) < 0.5
+        return put_rows(
+            boards, other, boards[other].push(random_actions(boards[other].legal_mask(), generator))
+        )
 
     def step(self,
         actions: Tensor, # [N] int64, the policy's moves
@@ -240,7 +311,8 @@ class LiveGames:
         on = boards.outcome() == 0
         boards = put_rows(boards, on, boards[on].push(reply(boards[on], on)))
         self.age = self.age + 2
-        over = (boards.outcome() != 0) | (boards.halfmove >= 100) | (self.age >= self.max_plies)          # the engine counts 50 moves as a draw
+        # the engine counts 50 moves as a draw
+        over = (boards.outcome() != 0) | (boards.halfmove >= 100) | (self.age >= self.max_plies)
         self.boards = put_rows(boards, over, self._fresh(int(over.sum()), generator))
         self.age = torch.where(over, 0, self.age)
 
@@ -256,8 +328,8 @@ class LiveGames:
 @dataclass(frozen=True, eq=False)
 class Labelled:
     "Positions with the score of every legal move, the mover's view."
-    boards: Boards      # [N]
-    scores: Scores      # [N,1968] after the move, the mover's view, 0 where illegal
+    boards: Boards    # [N]
+    scores: Scores    # [N,1968] after the move, the mover's view, 0 where illegal
     phase: list[str]    # [N]
 
     def __len__(self) -> int: return len(self.boards)
@@ -265,7 +337,8 @@ class Labelled:
         rows = torch.arange(len(self))[i].tolist()
         return Labelled(self.boards[i], self.scores[i], [self.phase[r] for r in rows])
 
-    def _legal(self, x: Tensor) -> Tensor: return torch.where(self.boards.legal_mask(), x, torch.nan)
+    def _legal(self, x: Tensor) -> Tensor:
+        return torch.where(self.boards.legal_mask(), x, torch.nan)
 
     @cached_property
     def expected(self) -> Tensor: # [N,1968] float32 in [-1,1], nan where illegal
@@ -293,12 +366,24 @@ def label(
     engine: EnginePool,
     depth: int = 12, # plies
     chunk: int = 16, # positions between two steps of the progress bar
-) -> list[dict]: # one record a position, as data/heldout.jsonl has them
+) -> list[dict]:    # one record a position, as data/heldout.jsonl has them
     "Score every legal move: centipawns from the mover's view, or \"#n\" for a mate in n, \"#-n\" when it is he who is mated."
     fens, count, out = boards.fens(), piece_count(boards).tolist(), []
-    for i in tqdm(range(0, len(fens), chunk), desc=f"label, depth {depth}", disable=len(fens) <= chunk):
-        for fen, n, lines in zip(fens[i:i+chunk], count[i:i+chunk], engine.multipv(fens[i:i+chunk], depth)):
-            out.append({"fen": fen, "phase": phase_of(n), "moves": {m: l.cp if not l.mate else f"#{l.mate * l.moves}" for m, l in lines.items()}})
+    for i in tqdm(
+        range(0, len(fens), chunk), desc=f"label, depth {depth}", disable=len(fens) <= chunk
+    ):
+        for fen, n, lines in zip(
+            fens[i : i + chunk], count[i : i + chunk], engine.multipv(fens[i : i + chunk], depth)
+        ):
+            out.append(
+                {
+                    "fen": fen,
+                    "phase": phase_of(n),
+                    "moves": {
+                        m: l.cp if not l.mate else f"#{l.mate * l.moves}" for m, l in lines.items()
+                    },
+                }
+            )
     return out
 
 def load_labelled(
@@ -309,7 +394,8 @@ def load_labelled(
     return _labelled(path, path.stat().st_mtime_ns)
 
 @lru_cache(4)
-def _labelled(path: Path, changed: int) -> Labelled: return labelled_from([json.loads(l) for l in path.read_text().splitlines()])
+def _labelled(path: Path, changed: int) -> Labelled:
+    return labelled_from([json.loads(l) for l in path.read_text().splitlines()])
 
 def labelled_from(
     records: Sequence[dict], # as `label` makes them
@@ -320,9 +406,15 @@ def labelled_from(
     known = torch.zeros(len(records), len(MOVES), dtype=torch.bool)
     for i, r in enumerate(records):
         for uci, v in r["moves"].items():
-            a = ACTIONS[uci]; known[i, a] = True
-            if isinstance(v, str): mate[i, a], moves[i, a] = -1 if v.startswith("#-") else 1, abs(int(v[1:]))
+            a = ACTIONS[uci]
+            known[i, a] = True
+            if isinstance(v, str):
+                mate[i, a], moves[i, a] = -1 if v.startswith("#-") else 1, abs(int(v[1:]))
             else: cp[i, a] = v
     wrong = (known != boards.legal_mask()).any(1).nonzero()[:, 0].tolist()
-    if wrong: raise UserError(f"The labels of {records[wrong[0]]['fen']} are not those of its legal moves ({len(wrong)} positions in all).")
+    if wrong:
+        raise UserError(
+            f"The labels of {records[wrong[0]]['fen']} are not those of its legal moves"
+            f" ({len(wrong)} positions in all)."
+        )
     return Labelled(boards, Scores(cp, mate, moves), [r["phase"] for r in records])

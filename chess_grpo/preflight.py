@@ -23,6 +23,7 @@ from .policy import Policy, masked_log_probs
 from .sampler import Rollout
 
 # %% ../nbs/api/07_preflight.ipynb #a42cfc0a
+# names of what is wrong
 @dataclass(frozen=True)
 class Check:
     "One question and its answer."
@@ -31,7 +32,7 @@ class Check:
     limit: str                  # what it should be
     verdict: str                # sound, warning or fault
     remedy: str = ""            # what to do, empty when sound
-    causes: tuple[str, ...] = ()    # names of what is wrong
+    causes: tuple[str, ...] = ()
 
 @dataclass(frozen=True)
 class Report:
@@ -41,13 +42,27 @@ class Report:
     @property
     def faults(self) -> list[Check]: return [c for c in self.checks if c.verdict == "fault"]
     @property
-    def causes(self) -> tuple[str, ...]: return tuple(n for c in self.checks if c.verdict != "sound" for n in c.causes)
+    def causes(self) -> tuple[str, ...]:
+        return tuple(n for c in self.checks if c.verdict != "sound" for n in c.causes)
 
     def __str__(self):
-        rows = [("check", "found", "should be", "verdict")] + [(c.name, c.figure, c.limit, c.verdict) for c in self.checks]
+        rows = [("check", "found", "should be", "verdict")] + [
+            (c.name, c.figure, c.limit, c.verdict) for c in self.checks
+        ]
         widths = [max(len(r[i]) for r in rows) for i in range(4)]
         lines = ["  ".join(x.ljust(w) for x, w in zip(r, widths)).rstrip() for r in rows]
-        return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:], *(f"{c.verdict}: {c.name}: {c.remedy}" for c in self.checks if c.verdict != "sound")])
+        return "\n".join(
+            [
+                lines[0],
+                "-" * max(map(len, lines)),
+                *lines[1:],
+                *(
+                    f"{c.verdict}: {c.name}: {c.remedy}"
+                    for c in self.checks
+                    if c.verdict != "sound"
+                ),
+            ]
+        )
 
 def judge(
     name: str,
@@ -61,18 +76,36 @@ def judge(
 ) -> Check:
     "A figure that should lie between two limits; nan never does."
     sound = at_least <= value <= at_most
-    limit = " to ".join(show.format(x) for x in (at_least, at_most)) if math.isfinite(at_least) and math.isfinite(at_most) else f"at least {show.format(at_least)}" if math.isfinite(at_least) else f"at most {show.format(at_most)}" if math.isfinite(at_most) else ""
-    return Check(name, show.format(value), limit, "sound" if sound else verdict, "" if sound else remedy, () if sound else (cause or name,))
+    limit = (
+        " to ".join(show.format(x) for x in (at_least, at_most))
+        if math.isfinite(at_least) and math.isfinite(at_most)
+        else (
+            f"at least {show.format(at_least)}"
+            if math.isfinite(at_least)
+            else f"at most {show.format(at_most)}" if math.isfinite(at_most) else ""
+        )
+    )
+    return Check(
+        name, show.format(value), limit, "sound" if sound else verdict, "" if sound else remedy,
+        () if sound else (cause or name,)
+    )
 
 # %% ../nbs/api/07_preflight.ipynb #e86a93b4
-LIMITS = {"largest |ratio - 1|": 1e-3, "KL": 1e-6, "clip fraction": 0.0}  # what float32 arithmetic in another order can do, and no more
+# what float32 arithmetic in another order can do, and no more
+LIMITS = {"largest |ratio - 1|": 1e-3, "KL": 1e-6, "clip fraction": 0.0}
 REMEDIES = {
     "temperature": "score with the temperature that the actions were drawn at",
-    "dropout": "set dropout to 0, or keep the network in eval mode in the learner and in the sampler",
+    "dropout": (
+        "set dropout to 0, or keep the network in eval mode in the learner and in the sampler"
+    ),
     "mask": "score with the softmax over the legal moves that the actions were drawn from",
     "dtype": "sample and learn in the same precision",
-    "weights": "sample from the weights that learn, or call the ratio off-policy and sync more often",
-    "positions": "score each action at the position that it was drawn at: log-probabilities are shifted",
+    "weights": (
+        "sample from the weights that learn, or call the ratio off-policy and sync more often"
+    ),
+    "positions": (
+        "score each action at the position that it was drawn at: log-probabilities are shifted"
+    ),
     "padding": "leave padded steps out of the learner's mask",
     "tokens": "score the tokens that were sampled: do not decode, clean and encode them again",
 }
@@ -80,9 +113,10 @@ REMEDIES = {
 @dataclass(frozen=True)
 class Identity:
     "What became of the on-policy identity."
-    figures: dict[str, float]      # by the names of LIMITS
-    cause: tuple[str, ...] = ()    # what, put right together, restores the identity; () when it holds or nothing does
-    shares: tuple[float, ...] = () # of the difference that each of them explains
+    figures: dict[str, float]    # by the names of LIMITS
+    # what, put right together, restores the identity; () when it holds or nothing does
+    cause: tuple[str, ...] = ()
+    shares: tuple[float, ...] = ()    # of the difference that each of them explains
     tried: tuple[str, ...] = ()    # what could be put right
     remedies: dict[str, str] = field(default_factory=lambda: REMEDIES)
 
@@ -92,18 +126,40 @@ class Identity:
     def __str__(self):
         table = ", ".join(f"{k} {v:.3g}" for k, v in self.figures.items())
         if self.holds: return f"preflight: sampler and learner are the same policy ({table})."
-        return f"preflight: sampler and learner are not the same policy at equal weights ({table}); {self.why}."
+        return (
+            f"preflight: sampler and learner are not the same policy at equal weights ({table});"
+            f" {self.why}."
+        )
 
     @property
     def why(self) -> str:
-        if not self.cause: return f"none of {', '.join(self.tried)} explains it: compare weights, tokens and the order of the actions" if self.tried else "both are set alike: compare weights, tokens and the order of the actions"
-        named = [n if len(self.cause) == 1 else f"{n} ({s:.0%} of it)" for n, s in zip(self.cause, self.shares)]
-        return f"the cause is {' and '.join(named)}: {'; '.join(self.remedies.get(c, f'put {c} right') for c in self.cause)}"
+        if not self.cause:
+            return (
+                f"none of {', '.join(self.tried)} explains it: compare weights, tokens and the"
+                " order of the actions"
+                if self.tried
+                else "both are set alike: compare weights, tokens and the order of the actions"
+            )
+        named = [
+            n if len(self.cause) == 1 else f"{n} ({s:.0%} of it)"
+            for n, s in zip(self.cause, self.shares)
+        ]
+        return (
+            f"the cause is {' and '.join(named)}:"
+            f" {'; '.join(self.remedies.get(c, f'put {c} right') for c in self.cause)}"
+        )
 
     @property
     def check(self) -> Check:
-        return Check("on-policy identity", f"ratio off by {self.figures['largest |ratio - 1|']:.2g}, KL {self.figures['KL']:.2g}, clipped {self.figures['clip fraction']:.0%}", "1e-3, 1e-6, 0%", "sound" if self.holds else "fault",
-                     "" if self.holds else self.why, () if self.holds else self.cause or ("unknown",))
+        return Check(
+            "on-policy identity",
+            f"ratio off by {self.figures['largest |ratio - 1|']:.2g}, KL {self.figures['KL']:.2g},"
+            f" clipped {self.figures['clip fraction']:.0%}",
+            "1e-3, 1e-6, 0%",
+            "sound" if self.holds else "fault",
+            "" if self.holds else self.why,
+            () if self.holds else self.cause or ("unknown",),
+        )
 
 def identity_figures(
     new: Tensor, # [B,G,T] log-probabilities of the learner
@@ -113,7 +169,11 @@ def identity_figures(
     "How far the learner's policy is from the sampler's, on sampled actions."
     figures = grpo_loss(new, old, torch.zeros_like(new), mask)[1].figures
     ratio = torch.where(mask, new - old, 0).exp()
-    return {"largest |ratio - 1|": (ratio - 1).abs().max().item(), "KL": figures["kl_sampled"].item(), "clip fraction": figures["clip_fraction"].item()}
+    return {
+        "largest |ratio - 1|": (ratio - 1).abs().max().item(),
+        "KL": figures["kl_sampled"].item(),
+        "clip fraction": figures["clip_fraction"].item(),
+    }
 
 def bisect(
     measure: Callable[[frozenset[str]], tuple[Tensor, Tensor, Tensor]], # samples and scores with these put right: log-probabilities [B,G,T] of learner and sampler, mask; the same seed each time
@@ -134,34 +194,50 @@ def bisect(
     for size in range(1, len(toggles) + 1):
         for names in combinations(toggles, size):
             if Identity(look(names)[0]).holds:
-                gains = {n: sum(look(o[:o.index(n)])[1] - look(o[:o.index(n) + 1])[1] for o in permutations(names)) / math.factorial(size) for n in names}
-                return replace(found, cause=names, shares=tuple(g / sum(gains.values()) for g in gains.values()))
+                gains = {
+                    n: (
+                        sum(
+                            look(o[: o.index(n)])[1] - look(o[: o.index(n) + 1])[1]
+                            for o in permutations(names)
+                        )
+                        / math.factorial(size)
+                    )
+                    for n in names
+                }
+                return replace(
+                    found,
+                    cause=names,
+                    shares=tuple(g / sum(gains.values()) for g in gains.values()),
+                )
     return found
 
 # %% ../nbs/api/07_preflight.ipynb #c91bfaca
+# True = steps that were not played count: a bug
 @dataclass(frozen=True)
 class Scoring:
     "How log-probabilities are made."
-    temperature: float = 1.0            # divides the logits
-    dropout: bool = False               # True = the network is in train mode and its dropout is active
-    mask: bool = True                   # True = softmax over the legal moves only
-    dtype: torch.dtype = torch.float32  # of the arithmetic
-    weights: Policy | None = None       # other weights than those that learn, such as an old policy's
-    shift: int = 0                      # steps by which the actions are moved: 0, or a bug
-    padding: bool = False               # True = steps that were not played count: a bug
+    temperature: float = 1.0    # divides the logits
+    dropout: bool = False    # True = the network is in train mode and its dropout is active
+    mask: bool = True    # True = softmax over the legal moves only
+    dtype: torch.dtype = torch.float32    # of the arithmetic
+    weights: Policy | None = None    # other weights than those that learn, such as an old policy's
+    shift: int = 0    # steps by which the actions are moved: 0, or a bug
+    padding: bool = False
 
 def score(
     policy: Policy, # its weights are used as they are; its mode is set
     rollout: Rollout, # whose actions are scored
     how: Scoring = Scoring(),
-) -> tuple[Tensor, Tensor]: # [B,G,T] of the actions taken; [M,1968] of all actions in all states
+) -> tuple[Tensor, Tensor]:    # [B,G,T] of the actions taken; [M,1968] of all actions in all states
     "Log-probabilities of a rollout's actions."
     policy = how.weights or policy
     policy.train(how.dropout)
     tokens, mask = rollout.states.tokens(policy.config.attacks), rollout.states.legal_mask()
     with torch.autocast(tokens.device.type, how.dtype, enabled=how.dtype != torch.float32):
         logits = policy(tokens, rollout.states.turn)
-    lp = masked_log_probs(logits.float(), mask if how.mask else torch.ones_like(mask), how.temperature)
+    lp = masked_log_probs(
+        logits.float(), mask if how.mask else torch.ones_like(mask), how.temperature
+    )
     return lp[rollout.index, rollout.actions.roll(how.shift, 2)], lp
 
 # %% ../nbs/api/07_preflight.ipynb #80599b9a
@@ -173,7 +249,15 @@ def on_policy_identity(
     learner: Scoring = Scoring(), # how the run scores
 ) -> Identity:
     "Sample, score again; when they differ, find the fewest settings that must be put right."
-    sound = {"temperature": ("temperature", sampler.temperature), "dropout": ("dropout", False), "mask": ("mask", True), "dtype": ("dtype", torch.float32), "weights": ("weights", None), "positions": ("shift", 0), "padding": ("padding", False)}
+    sound = {
+        "temperature": ("temperature", sampler.temperature),
+        "dropout": ("dropout", False),
+        "mask": ("mask", True),
+        "dtype": ("dtype", torch.float32),
+        "weights": ("weights", None),
+        "positions": ("shift", 0),
+        "padding": ("padding", False),
+    }
     def put_right(how, fixed): return replace(how, **dict(sound[n] for n in fixed))
     drawn: dict[Scoring, Rollout] = {}
     def measure(fixed):
@@ -181,48 +265,120 @@ def on_policy_identity(
         if s not in drawn: drawn[s] = resample(s)
         rollout = drawn[s]
         return score(policy, rollout, l)[0], rollout.log_probs, rollout.mask | l.padding
-    differing = [n for n in sound if put_right(sampler, [n]) != sampler or put_right(learner, [n]) != learner]
+    differing = [
+        n for n in sound if put_right(sampler, [n]) != sampler or put_right(learner, [n]) != learner
+    ]
     return bisect(measure, differing)
 
 # %% ../nbs/api/07_preflight.ipynb #c6798b3d
 @dataclass(frozen=True)
 class Budget:
     "The gradient of a loss, term by term."
-    value: dict[str, float]         # share of Σ|coef × value|: what the notes looked at
-    gradient: dict[str, float]      # share of Σ norms
-    norm: dict[str, float]          # of the gradient of coef × value
+    value: dict[str, float]    # share of Σ|coef × value|: what the notes looked at
+    gradient: dict[str, float]    # share of Σ norms
+    norm: dict[str, float]    # of the gradient of coef × value
     cosine: dict[tuple[str, str], float]    # between the gradients of two terms
-    left: dict[tuple[str, str], float]      # norm of the sum of two terms / the larger of the two
-    remaining: dict[str, tuple[float, float]]   # as LossRecord.remaining
+    left: dict[tuple[str, str], float]    # norm of the sum of two terms / the larger of the two
+    remaining: dict[str, tuple[float, float]]    # as LossRecord.remaining
 
-    def __str__(self): return "\n".join([f"{n:10s} value {self.value[n]:6.1%}   gradient {self.gradient[n]:6.1%}   norm {self.norm[n]:.3g}" for n in self.norm]
-                                        + [f"{a} and {b}: cosine {c:+.3f}, together {self.left[a, b]:.0%} of the larger" for (a, b), c in self.cosine.items()] + [f"{q}: {rest:+.3g} remains of {largest:.3g}" for q, (rest, largest) in self.remaining.items()])
+    def __str__(self):
+        return "\n".join(
+            [
+                f"{n:10s} value {self.value[n]:6.1%}   gradient {self.gradient[n]:6.1%}   norm"
+                f" {self.norm[n]:.3g}"
+                for n in self.norm
+            ]
+            + [
+                f"{a} and {b}: cosine {c:+.3f}, together {self.left[a, b]:.0%} of the larger"
+                for (a, b), c in self.cosine.items()
+            ]
+            + [
+                f"{q}: {rest:+.3g} remains of {largest:.3g}"
+                for q, (rest, largest) in self.remaining.items()
+            ]
+        )
 
 def gradient_budget(
     record: LossRecord, # of a loss whose graph is still there
     parameters: Iterable[Tensor], # that learn
 ) -> Budget:
     "Back-propagate each term alone."
-    parameters, terms = [p for p in parameters if p.requires_grad], {n: t for n, t in record.terms.items() if t.coef}
+    parameters, terms = [p for p in parameters if p.requires_grad], {
+        n: t for n, t in record.terms.items() if t.coef
+    }
     def flat(t):
-        if not t.value.requires_grad: return torch.zeros(sum(p.numel() for p in parameters), device=parameters[0].device)
-        grads = torch.autograd.grad(t.coef * t.value, parameters, retain_graph=True, allow_unused=True)
-        return torch.cat([(torch.zeros_like(p) if g is None else g).flatten() for g, p in zip(grads, parameters)])
+        if not t.value.requires_grad:
+            return torch.zeros(sum(p.numel() for p in parameters), device=parameters[0].device)
+        grads = torch.autograd.grad(
+            t.coef * t.value, parameters, retain_graph=True, allow_unused=True
+        )
+        return torch.cat(
+            [(torch.zeros_like(p) if g is None else g).flatten() for g, p in zip(grads, parameters)]
+        )
     grads = {n: flat(t) for n, t in terms.items()}
-    norm, size = {n: g.norm().item() for n, g in grads.items()}, {n: abs(t.coef * t.value.item()) for n, t in terms.items()}
+    norm, size = {n: g.norm().item() for n, g in grads.items()}, {
+        n: abs(t.coef * t.value.item()) for n, t in terms.items()
+    }
     share = lambda d: {n: x / (sum(d.values()) or 1) for n, x in d.items()}
     pairs = [(a, b) for a, b in combinations(grads, 2) if norm[a] and norm[b]]
-    return Budget(share(size), share(norm), norm, {(a, b): torch.nn.functional.cosine_similarity(grads[a], grads[b], 0).item() for a, b in pairs},
-                  {(a, b): ((grads[a] + grads[b]).norm() / max(norm[a], norm[b])).item() for a, b in pairs}, record.remaining)
+    return Budget(
+        share(size),
+        share(norm),
+        norm,
+        {
+            (a, b): torch.nn.functional.cosine_similarity(grads[a], grads[b], 0).item()
+            for a, b in pairs
+        },
+        {(a, b): ((grads[a] + grads[b]).norm() / max(norm[a], norm[b])).item() for a, b in pairs},
+        record.remaining,
+    )
 
 def check_budget(budget: Budget) -> list[Check]:
     "Does the surrogate have a say, and does nothing cancel?"
     share = budget.gradient.get("surrogate", 0.0)
-    checks = [replace(judge("surrogate's share of the gradient", share, at_least=0.1, show="{:.0%}", cause="drowned", remedy="what is left of the gradient is regularisation: lower its coefficients"), figure=f"{share:.0%} (of the value: {budget.value.get('surrogate', 0):.0%})")]
-    cancel = [f"{a} and {b} (cosine {budget.cosine[a, b]:+.2f})" for (a, b), left in budget.left.items() if left < 0.2]
-    cancel += [f"{q}: {rest:+.3g} remains of {largest:.3g}" for q, (rest, largest) in budget.remaining.items() if abs(rest) < 0.2 * largest]
-    figure = "; ".join(cancel) or (f"least left of a pair {min(budget.left.values()):.0%}" if budget.left else "no pair of terms")
-    return checks + [Check("terms that cancel", figure, "at least 20% left", "fault" if cancel else "sound", "these terms undo each other: drop both, or choose coefficients and estimators that differ" if cancel else "", ("cancelling terms",) if cancel else ())]
+    checks = [
+        replace(
+            judge(
+                "surrogate's share of the gradient",
+                share,
+                at_least=0.1,
+                show="{:.0%}",
+                cause="drowned",
+                remedy="what is left of the gradient is regularisation: lower its coefficients",
+            ),
+            figure=f"{share:.0%} (of the value: {budget.value.get('surrogate', 0):.0%})",
+        )
+    ]
+    cancel = [
+        f"{a} and {b} (cosine {budget.cosine[a, b]:+.2f})"
+        for (a, b), left in budget.left.items()
+        if left < 0.2
+    ]
+    cancel += [
+        f"{q}: {rest:+.3g} remains of {largest:.3g}"
+        for q, (rest, largest) in budget.remaining.items()
+        if abs(rest) < 0.2 * largest
+    ]
+    figure = "; ".join(cancel) or (
+        f"least left of a pair {min(budget.left.values()):.0%}"
+        if budget.left
+        else "no pair of terms"
+    )
+    return checks + [
+        Check(
+            "terms that cancel",
+            figure,
+            "at least 20% left",
+            "fault" if cancel else "sound",
+            (
+                "these terms undo each other: drop both, or choose coefficients and estimators that"
+                " differ"
+                if cancel
+                else ""
+            ),
+            ("cancelling terms",) if cancel else (),
+        )
+    ]
 
 # %% ../nbs/api/07_preflight.ipynb #940120a0
 def check_entropy_estimate(
@@ -234,9 +390,30 @@ def check_entropy_estimate(
 ) -> Check:
     "Does the bonus pull where the entropy rises?"
     parameters = [p for p in parameters if p.requires_grad]
-    flat = lambda x: torch.cat([torch.zeros_like(p).flatten() if g is None else g.flatten() for g, p in zip(torch.autograd.grad(x, parameters, retain_graph=True, allow_unused=True), parameters)])
-    cosine = torch.nn.functional.cosine_similarity(flat(masked_mean(-log_probs if estimate == "minus_log_prob" else entropy, mask)), flat(masked_mean(entropy, mask)), 0).item()
-    return judge("entropy bonus against exact entropy, cosine", cosine, at_least=0.9, show="{:+.2f}", cause="entropy estimate", remedy="-log π_new of old actions rewards leaving the old policy, not entropy: use the exact entropy")
+    flat = lambda x: torch.cat(
+        [
+            torch.zeros_like(p).flatten() if g is None else g.flatten()
+            for g, p in zip(
+                torch.autograd.grad(x, parameters, retain_graph=True, allow_unused=True), parameters
+            )
+        ]
+    )
+    cosine = torch.nn.functional.cosine_similarity(
+        flat(masked_mean(-log_probs if estimate == "minus_log_prob" else entropy, mask)),
+        flat(masked_mean(entropy, mask)),
+        0,
+    ).item()
+    return judge(
+        "entropy bonus against exact entropy, cosine",
+        cosine,
+        at_least=0.9,
+        show="{:+.2f}",
+        cause="entropy estimate",
+        remedy=(
+            "-log π_new of old actions rewards leaving the old policy, not entropy: use the exact"
+            " entropy"
+        ),
+    )
 
 # %% ../nbs/api/07_preflight.ipynb #2113209d
 def check_rewards(
@@ -248,8 +425,34 @@ def check_rewards(
     within = masked_mean((rewards - masked_mean(rewards, mask, 1, True)) ** 2, mask, 1).sqrt()
     flat = masked_mean((within < 1e-6).float(), played).item()
     largest = some.abs().max().item() if len(some) else math.nan
-    return [replace(judge("largest |reward|", largest, at_most=10, verdict="warning", cause="units", remedy="this looks like centipawns: bring rewards to the size of 1, or no coefficient beside them means anything"), figure=f"{largest:.3g}" + (f" ({some.min():.2g} to {some.max():.2g})" if len(some) else "")),
-            judge("groups without variance", flat, at_most=0.5, show="{:.0%}", cause="no variance", remedy="such groups teach nothing: raise the temperature, the group or the depth of the search, or choose other positions")]
+    return [
+        replace(
+            judge(
+                "largest |reward|",
+                largest,
+                at_most=10,
+                verdict="warning",
+                cause="units",
+                remedy=(
+                    "this looks like centipawns: bring rewards to the size of 1, or no coefficient"
+                    " beside them means anything"
+                ),
+            ),
+            figure=f"{largest:.3g}"
+            + (f" ({some.min():.2g} to {some.max():.2g})" if len(some) else ""),
+        ),
+        judge(
+            "groups without variance",
+            flat,
+            at_most=0.5,
+            show="{:.0%}",
+            cause="no variance",
+            remedy=(
+                "such groups teach nothing: raise the temperature, the group or the depth of the"
+                " search, or choose other positions"
+            ),
+        ),
+    ]
 
 def check_signal(
     advantages: Tensor, # [B,G,T] as the run will make them
@@ -260,12 +463,36 @@ def check_signal(
     "How much of the advantages' variance a better look confirms, by ply (squared correlation)."
     checks = []
     for t in mask.any(0).any(0).nonzero()[:, 0].tolist():
-        differs = (torch.where(mask[..., t], advantages[..., t], 0).abs().amax(1) > 1e-4)[mask[..., t].any(1)]
-        if differs.float().mean() < 0.5:                                # that is another check's business
-            checks.append(Check(f"advantages confirmed by a better look, ply {t}", f"only {differs.float().mean():.0%} of the groups differ", f"at least {at_least:.0%}", "sound")); continue
-        a, b = ((x[..., t] - masked_mean(x[..., t], mask[..., t], 1, True))[mask[..., t]].double() for x in (advantages, again))         # within groups: what the moves differ by
+        differs = (torch.where(mask[..., t], advantages[..., t], 0).abs().amax(1) > 1e-4)[
+            mask[..., t].any(1)
+        ]
+        if differs.float().mean() < 0.5:    # that is another check's business
+            checks.append(
+                Check(
+                    f"advantages confirmed by a better look, ply {t}",
+                    f"only {differs.float().mean():.0%} of the groups differ",
+                    f"at least {at_least:.0%}",
+                    "sound",
+                )
+            )
+            continue
+        # within groups: what the moves differ by
+        a, b = (
+            (x[..., t] - masked_mean(x[..., t], mask[..., t], 1, True))[mask[..., t]].double()
+            for x in (advantages, again)
+        )
         confirmed = ((a * b).sum() ** 2 / ((a * a).sum() * (b * b).sum()).clamp_min(1e-30)).item()
-        checks.append(judge(f"advantages confirmed by a better look, ply {t}", confirmed, at_least=at_least, show="{:.0%}", cause="noise", verdict="warning", remedy="the advantages are mostly noise of the engine: search deeper"))
+        checks.append(
+            judge(
+                f"advantages confirmed by a better look, ply {t}",
+                confirmed,
+                at_least=at_least,
+                show="{:.0%}",
+                cause="noise",
+                verdict="warning",
+                remedy="the advantages are mostly noise of the engine: search deeper",
+            )
+        )
     return checks
 
 def check_saturation(
@@ -276,11 +503,24 @@ def check_saturation(
     "The share of moves for which a centipawn counts less than a tenth of what it counts where the reward is steepest."
     def slope(cp: Tensor) -> Tensor:
         zero = torch.zeros_like(cp)
-        return (reward(Scores(cp + 5, zero, zero)).double() - reward(Scores(cp - 5, zero, zero)).double()) / 10
+        return (
+            reward(Scores(cp + 5, zero, zero)).double()
+            - reward(Scores(cp - 5, zero, zero)).double()
+        ) / 10
     cp = scores.cp[scores.mate == 0].flatten()
     steepest = slope(torch.arange(-3000, 3001, 5, dtype=torch.int32)).max()
     flat = (slope(cp) < 0.1 * steepest).double().mean().item() if len(cp) else 0.0
-    return judge("moves where the reward saturates", flat, at_most=at_most, show="{:.0%}", cause="saturation", remedy="most of a gain or loss is squeezed away: use a wider scale (expected score), or begin from more even positions")
+    return judge(
+        "moves where the reward saturates",
+        flat,
+        at_most=at_most,
+        show="{:.0%}",
+        cause="saturation",
+        remedy=(
+            "most of a gain or loss is squeezed away: use a wider scale (expected score), or begin"
+            " from more even positions"
+        ),
+    )
 
 def check_filter(
     name: str, # of the filter
@@ -288,7 +528,18 @@ def check_filter(
 ) -> Check:
     "A filter that never rejects, or always, is none."
     rejected = 1 - kept.double().mean().item()
-    return judge(f"rejected by the filter {name}", rejected, at_least=min(0.01, 2 / len(kept)), at_most=0.99, show="{:.1%}", cause="inert filter", remedy="it compares other units than it thinks, or the limit is out of reach: print what it compares")
+    return judge(
+        f"rejected by the filter {name}",
+        rejected,
+        at_least=min(0.01, 2 / len(kept)),
+        at_most=0.99,
+        show="{:.1%}",
+        cause="inert filter",
+        remedy=(
+            "it compares other units than it thinks, or the limit is out of reach: print what it"
+            " compares"
+        ),
+    )
 
 # %% ../nbs/api/07_preflight.ipynb #4a855355
 def check_padding(
@@ -303,15 +554,33 @@ def check_padding(
     mask = torch.arange(5) < torch.randint(1, 6, shape[:2], generator=g)[..., None]
     mask[0, 0] = torch.arange(5) < 2
     def run(fill, steps, samples):
-        pad = lambda x, v: torch.nn.functional.pad(torch.where(mask, x, v), (0, steps, 0, samples), value=v)
+        pad = lambda x, v: torch.nn.functional.pad(
+            torch.where(mask, x, v), (0, steps, 0, samples), value=v
+        )
         m = torch.nn.functional.pad(mask, (0, steps, 0, samples), value=False)
         A = advantages(pad(rewards, fill), m)
         return A[:, :6, :5][mask], objective(pad(new / 10, -fill), pad(old / 10, 0), A, m)
     A, loss = run(0.0, 0, 0)
-    def change(*how): a, l = run(*how); return max(((a - A).abs().max() / A.abs().max()).item(), ((l - loss).abs() / loss.abs().clamp_min(1e-6)).item())
-    found = {"values of padded steps": change(7.0, 0, 0), "number of padded steps": change(0.0, 3, 0), "number of samples without a step": change(0.0, 0, 3)}
+    def change(*how):
+        a, l = run(*how)
+        return max(
+            ((a - A).abs().max() / A.abs().max()).item(),
+            ((l - loss).abs() / loss.abs().clamp_min(1e-6)).item(),
+        )
+    found = {
+        "values of padded steps": change(7.0, 0, 0),
+        "number of padded steps": change(0.0, 3, 0),
+        "number of samples without a step": change(0.0, 0, 3),
+    }
     worst = max(found, key=found.get)
-    return judge("change when padding changes", found[worst], at_most=1e-4, show="{:.2g}", cause="padding", remedy=f"the {worst} enter a mean: divide by the number of steps that were played")
+    return judge(
+        "change when padding changes",
+        found[worst],
+        at_most=1e-4,
+        show="{:.2g}",
+        cause="padding",
+        remedy=f"the {worst} enter a mean: divide by the number of steps that were played",
+    )
 
 # %% ../nbs/api/07_preflight.ipynb #be7e8f51
 def check_exploration(
@@ -323,25 +592,73 @@ def check_exploration(
     legal = log_probs > -torch.inf
     entropy = -torch.where(legal, log_probs.exp() * log_probs, 0).sum(1)
     choice = legal.sum(1) > 1
-    effective, share = entropy[choice].exp().mean().item(), (entropy[choice] / legal.sum(1)[choice].log()).mean().item()
+    effective, share = (
+        entropy[choice].exp().mean().item(),
+        (entropy[choice] / legal.sum(1)[choice].log()).mean().item(),
+    )
     first = mask[..., 0].sum(1) > 1
     distinct = [a[m].unique().numel() for a, m in zip(actions[first, :, 0], mask[first, :, 0])]
-    agreement = [torch.stack([a[m].unique(return_counts=True)[1].max() / m.sum() for a, m in zip(actions[..., t], mask[..., t]) if m.sum() > 1]).mean().item() for t in range(mask.shape[2]) if (mask[..., t].sum(1) > 1).any()]
-    explore = "the group tries one move over and over: raise the temperature or the entropy bonus, or start from another policy"
-    checks = [replace(judge("effective moves, e^entropy", effective, at_least=1.5, cause="entropy", remedy=explore), figure=f"{effective:.3g} ({share:.0%} of the largest entropy)"),
-              judge("distinct moves in a group, ply 0", sum(distinct) / max(1, len(distinct)), at_least=1.5, cause="group collapse", remedy=explore)]
-    return checks + [replace(judge("agreement within a group, ply 0", agreement[0] if agreement else math.nan, at_most=0.95, show="{:.0%}", cause="group collapse", remedy=explore),
-                             figure=f"{agreement[0]:.0%}" + (f", later {sum(agreement[1:]) / len(agreement[1:]):.0%}" if len(agreement) > 1 else "") if agreement else "no group")]
+    agreement = [
+        torch.stack(
+            [
+                a[m].unique(return_counts=True)[1].max() / m.sum()
+                for a, m in zip(actions[..., t], mask[..., t])
+                if m.sum() > 1
+            ]
+        )
+        .mean()
+        .item()
+        for t in range(mask.shape[2])
+        if (mask[..., t].sum(1) > 1).any()
+    ]
+    explore = (
+        "the group tries one move over and over: raise the temperature or the entropy bonus, or"
+        " start from another policy"
+    )
+    checks = [
+        replace(
+            judge(
+                "effective moves, e^entropy", effective, at_least=1.5, cause="entropy",
+                remedy=explore
+            ),
+            figure=f"{effective:.3g} ({share:.0%} of the largest entropy)",
+        ),
+        judge(
+            "distinct moves in a group, ply 0", sum(distinct) / max(1, len(distinct)), at_least=1.5,
+            cause="group collapse", remedy=explore
+        ),
+    ]
+    return checks + [
+        replace(
+            judge(
+                "agreement within a group, ply 0", agreement[0] if agreement else math.nan,
+                at_most=0.95, show="{:.0%}", cause="group collapse", remedy=explore
+            ),
+            figure=(
+                f"{agreement[0]:.0%}"
+                + (
+                    f", later {sum(agreement[1:]) / len(agreement[1:]):.0%}"
+                    if len(agreement) > 1
+                    else ""
+                )
+                if agreement
+                else "no group"
+            ),
+        )
+    ]
 
 # %% ../nbs/api/07_preflight.ipynb #a5c38408
+# the same for random directions, squared: Σ squares / square
 @dataclass(frozen=True)
 class Step:
     "What one update does."
-    kl: float           # mean exact KL(before ‖ after), nats
-    weights: float      # norm of the change / norm of the weights
-    changed: float      # share of the weights with a gradient that are other numbers afterwards
-    planned: float      # how many such updates the plan is worth, if all go the same way: Σ learning rates / that of this update
-    diffuse: float      # the same for random directions, squared: Σ squares / square
+    kl: float    # mean exact KL(before ‖ after), nats
+    weights: float    # norm of the change / norm of the weights
+    changed: float    # share of the weights with a gradient that are other numbers afterwards
+    # how many such updates the plan is worth, if all go the same way: Σ learning rates / that of
+    # this update
+    planned: float
+    diffuse: float
 
 def step_size(
     parameters: Iterable[Tensor], # that learn; they are changed
@@ -353,19 +670,65 @@ def step_size(
     parameters = [p for p in parameters if p.requires_grad]
     with torch.no_grad(): before, old = log_probs(), [p.detach().clone() for p in parameters]
     rate = update()
-    with torch.no_grad(): kl = exact_kl(before.double(), log_probs().double()).mean().clamp_min(0).item()
-    live = [p.grad != 0 if p.grad is not None else torch.zeros_like(p, dtype=torch.bool) for p in parameters]
-    change = sum(((p.detach().double() - o.double()) ** 2).sum() for p, o in zip(parameters, old)).sqrt() / sum((o.double() ** 2).sum() for o in old).sqrt()
-    moved = sum(int(((p.detach() != o) & m).sum()) for p, o, m in zip(parameters, old, live)) / max(1, sum(int(m.sum()) for m in live))
-    return Step(kl, change.item(), moved, sum(learning_rates) / rate, sum(x * x for x in learning_rates) / rate ** 2)
+    with torch.no_grad():
+        kl = exact_kl(before.double(), log_probs().double()).mean().clamp_min(0).item()
+    live = [
+        p.grad != 0 if p.grad is not None else torch.zeros_like(p, dtype=torch.bool)
+        for p in parameters
+    ]
+    change = (
+        sum(((p.detach().double() - o.double()) ** 2).sum() for p, o in zip(parameters, old)).sqrt()
+        / sum((o.double() ** 2).sum() for o in old).sqrt()
+    )
+    moved = sum(int(((p.detach() != o) & m).sum()) for p, o, m in zip(parameters, old, live)) / max(
+        1, sum(int(m.sum()) for m in live)
+    )
+    return Step(
+        kl, change.item(), moved, sum(learning_rates) / rate,
+        sum(x * x for x in learning_rates) / rate**2
+    )
 
 def check_step(step: Step) -> list[Check]:
     "Not too small, not too large, not rounded away."
     most = step.kl * step.planned ** 2
     large = "one update makes another policy: lower the learning rate"
-    return [judge("KL of one update", step.kl, at_most=1.0, cause="step too large", remedy=large, show="{:.2g}"), judge("change of the weights by one update", step.weights, at_most=0.05, cause="step too large", remedy=large, show="{:.2%}"),
-            replace(judge("KL of the whole plan, at most", most, at_least=0.05, cause="step too small", remedy="even if all updates pull the same way the policy hardly changes: raise the learning rate or make more updates"), figure=f"{most:.2g} ({step.kl * step.diffuse:.2g} in random directions; weights at most by {step.weights * step.planned:.1e})"),
-            judge("weights that an update changes", step.changed, at_least=0.5, show="{:.0%}", cause="rounding", remedy="the steps are smaller than the weights' precision: keep a float32 copy of the weights, or take larger steps")]
+    return [
+        judge(
+            "KL of one update", step.kl, at_most=1.0, cause="step too large", remedy=large,
+            show="{:.2g}"
+        ),
+        judge(
+            "change of the weights by one update", step.weights, at_most=0.05,
+            cause="step too large", remedy=large, show="{:.2%}"
+        ),
+        replace(
+            judge(
+                "KL of the whole plan, at most",
+                most,
+                at_least=0.05,
+                cause="step too small",
+                remedy=(
+                    "even if all updates pull the same way the policy hardly changes: raise the"
+                    " learning rate or make more updates"
+                ),
+            ),
+            figure=(
+                f"{most:.2g} ({step.kl * step.diffuse:.2g} in random directions; weights at most by"
+                f" {step.weights * step.planned:.1e})"
+            ),
+        ),
+        judge(
+            "weights that an update changes",
+            step.changed,
+            at_least=0.5,
+            show="{:.0%}",
+            cause="rounding",
+            remedy=(
+                "the steps are smaller than the weights' precision: keep a float32 copy of the"
+                " weights, or take larger steps"
+            ),
+        ),
+    ]
 
 # %% ../nbs/api/07_preflight.ipynb #df7b2172
 def smallest_elo(
@@ -389,4 +752,12 @@ def check_power(
     score: float = 0.5,
 ) -> Check:
     "Are the games enough?"
-    return judge(f"smallest Elo difference that {games} games show", smallest_elo(games, draws, score) if games else math.inf, at_most=wanted, show="{:.0f}", cause="too few games", verdict="warning", remedy="play more games, or judge by move quality: the result will be noise")
+    return judge(
+        f"smallest Elo difference that {games} games show",
+        smallest_elo(games, draws, score) if games else math.inf,
+        at_most=wanted,
+        show="{:.0f}",
+        cause="too few games",
+        verdict="warning",
+        remedy="play more games, or judge by move quality: the result will be noise",
+    )

@@ -19,7 +19,10 @@ from tqdm.auto import tqdm
 
 from .core import UserError, generator
 from .play import MatchResult, PolicyPlayer, match_result, move_quality
-from .policy import NotFinite, Policy, entropy, freeze, load_policy, masked_log_probs, new_policy, save_policy, write_whole
+from chess_grpo.policy import (
+    NotFinite, Policy, entropy, freeze, load_policy, masked_log_probs, new_policy, save_policy,
+    write_whole
+)
 from .positions import Labelled, load_labelled, load_openings
 from .rating import play_rung
 from .rewards import graded
@@ -33,11 +36,13 @@ def targets(
     kind: str = "soft", # soft or best
     softness: float = 0.1, # temperature of soft, in reward
     smoothing: float = 0.0, # share that is spread over the legal moves
-) -> Tensor: # [N,1968] float32, rows sum to 1, 0 where illegal
+) -> Tensor:    # [N,1968] float32, rows sum to 1, 0 where illegal
     "The distribution a policy is to learn."
-    if kind not in ("soft", "best"): raise UserError(f"There is no target {kind!r}; choose soft or best.")
+    if kind not in ("soft", "best"):
+        raise UserError(f"There is no target {kind!r}; choose soft or best.")
     legal = labelled.boards.legal_mask()
-    if kind == "soft": q = (graded(labelled.scores) / softness).masked_fill(~legal, -torch.inf).softmax(1)
+    if kind == "soft":
+        q = (graded(labelled.scores) / softness).masked_fill(~legal, -torch.inf).softmax(1)
     else:
         order = labelled.order.nan_to_num(-torch.inf)
         q = (order == order.amax(1, keepdim=True)).float()
@@ -59,15 +64,26 @@ def validate(
     target: Tensor, # [N,1968] as `targets` makes it
 ) -> dict[str, float]:
     "Cross-entropy, KL to the target, top-1, top-5, calibration error."
-    lp = torch.cat([policy.log_probs(labelled.boards[i].to(policy.device)).cpu() for i in torch.arange(len(labelled)).split(1024)])
+    lp = torch.cat(
+        [
+            policy.log_probs(labelled.boards[i].to(policy.device)).cpu()
+            for i in torch.arange(len(labelled)).split(1024)
+        ]
+    )
     order = labelled.order.nan_to_num(-torch.inf)
     best = order == order.amax(1, keepdim=True)
     p, choice = lp.exp().max(1)
     right = best.gather(1, choice[:, None])[:, 0].float()
     ce = cross_entropy(lp, target).item()
     q = target.clamp_min(1e-30)
-    return {"valid/loss": ce, "valid/kl": ce + (target * q.log()).sum(1).mean().item(), "valid/top1": right.mean().item(), "valid/top5": best.gather(1, lp.topk(5, 1).indices).any(1).float().mean().item(),
-            "valid/calibration_error": calibration_error(p, right), "valid/entropy": entropy(lp).mean().item()}
+    return {
+        "valid/loss": ce,
+        "valid/kl": ce + (target * q.log()).sum(1).mean().item(),
+        "valid/top1": right.mean().item(),
+        "valid/top5": best.gather(1, lp.topk(5, 1).indices).any(1).float().mean().item(),
+        "valid/calibration_error": calibration_error(p, right),
+        "valid/entropy": entropy(lp).mean().item(),
+    }
 
 def calibration_error(
     probability: Tensor, # [N] in [0,1]
@@ -76,7 +92,10 @@ def calibration_error(
 ) -> float:
     "Expected calibration error (Guo et al. 2017, arXiv 1706.04599): mean over equal bins, by their size, of |mean probability - share right|."
     at = (probability * bins).long().clamp(0, bins - 1)
-    size, p, r = (torch.zeros(bins, dtype=torch.float64).index_add(0, at, x.double()) for x in (torch.ones_like(probability), probability, right))
+    size, p, r = (
+        torch.zeros(bins, dtype=torch.float64).index_add(0, at, x.double())
+        for x in (torch.ones_like(probability), probability, right)
+    )
     return ((p - r).abs().sum() / size.sum()).item()
 
 # %% ../nbs/api/11_pretrain.ipynb #a42cfc0a
@@ -93,7 +112,9 @@ class PretrainConfig(NetworkKeys):
     target: str = key("soft", "soft: all moves by their score; best: the best ones")
     softness: float = key(0.1, "temperature of soft, in reward")
     smoothing: float = key(0.0, "share of the target that is spread over the legal moves")
-    optimizer: str = key("muon", "of the weight matrices: muon or adamw; all other weights have AdamW")
+    optimizer: str = key(
+        "muon", "of the weight matrices: muon or adamw; all other weights have AdamW"
+    )
     matrix_rate: float = key(0.02, "learning rate of Muon, at its highest")
     learning_rate: float = key(2e-3, "of AdamW, at its highest")
     warmup: int = key(100, "steps over which it rises; then a cosine to 0")
@@ -101,10 +122,19 @@ class PretrainConfig(NetworkKeys):
     grad_clip: float = key(1.0, "largest norm of the gradient")
     start: str = key("", "a checkpoint to start from, empty = random weights")
     freeze: int = key(0, "layers, with the embedding, whose weights stay as they are")
-    bf16: bool = key(False, "reckon in bfloat16 where that is safe (autocast): twice as fast on a processor that knows it")
-    keep_every: int = key(0, "steps between two checkpoints that stay, as policy_000050.safetensors; 0 = only the last")
+    bf16: bool = key(
+        False,
+        "reckon in bfloat16 where that is safe (autocast): twice as fast on a processor that"
+        " knows it",
+    )
+    keep_every: int = key(
+        0,
+        "steps between two checkpoints that stay, as policy_000050.safetensors; 0 = only the last",
+    )
     eval_every: int = key(200, "steps between two looks at held-back and held-out positions")
-    match_every: int = key(0, "steps between two matches against Stockfish skill 0 at depth 1; 0 = only at the end")
+    match_every: int = key(
+        0, "steps between two matches against Stockfish skill 0 at depth 1; 0 = only at the end"
+    )
     match_openings: int = key(50, "openings of each match, two games each")
     device: str = key("cpu", "cpu or cuda")
     wandb: bool = key(False, "log to Weights & Biases")
@@ -118,13 +148,20 @@ def check_pretrain(c: PretrainConfig) -> PretrainConfig:
     need(c.softness > 0, f"softness is {c.softness}; it must be above 0.")
     need(0 <= c.smoothing < 1, f"smoothing is {c.smoothing}; it must be at least 0 and below 1.")
     need(c.target in ("soft", "best"), f"There is no target {c.target!r}; choose soft or best.")
-    need(c.optimizer in ("muon", "adamw"), f"There is no optimizer {c.optimizer!r}; choose muon or adamw.")
+    need(
+        c.optimizer in ("muon", "adamw"),
+        f"There is no optimizer {c.optimizer!r}; choose muon or adamw.",
+    )
     need(c.matrix_rate > 0, f"matrix_rate is {c.matrix_rate}; it must be above 0.")
     need(c.keep_every >= 0, f"keep_every is {c.keep_every}; it must be 0 or more.")
-    need(c.match_every >= 0 and c.match_every % c.eval_every == 0, f"match_every is {c.match_every}; it must be a multiple of eval_every, {c.eval_every}.")
+    need(
+        c.match_every >= 0 and c.match_every % c.eval_every == 0,
+        f"match_every is {c.match_every}; it must be a multiple of eval_every, {c.eval_every}.",
+    )
     need(c.grad_clip > 0, f"grad_clip is {c.grad_clip}; it must be above 0.")
     return c
 
+# against Stockfish skill 0 at depth 1
 @dataclass(frozen=True)
 class PretrainResult:
     "What pretraining left behind."
@@ -132,22 +169,51 @@ class PretrainResult:
     steps: int
     seconds: float
     rows: list[dict]
-    match: MatchResult | None   # against Stockfish skill 0 at depth 1
+    match: MatchResult | None
 
 def make_optimizers(
     policy: Policy, # what of it is not frozen learns
     c: PretrainConfig,
-) -> list[tuple[torch.optim.Optimizer, float]]: # each with its highest learning rate
+) -> list[tuple[torch.optim.Optimizer, float]]:    # each with its highest learning rate
     "Muon for the matrices that turn vectors into vectors, AdamW for embeddings, biases, norms and heads (Jordan 2024, kellerjordan.github.io/posts/muon; as torch.optim.Muon)."
     learns = freeze(policy, c.freeze)
-    inside = {id(m.weight) for part in (policy.blocks, policy.leave, policy.reach) for m in part.modules() if isinstance(m, torch.nn.Linear)} if c.optimizer == "muon" else set()
-    matrices, rest = [p for p in learns if id(p) in inside], [p for p in learns if id(p) not in inside]
-    adamw = torch.optim.AdamW(rest, lr=c.learning_rate, betas=(0.9, 0.98), weight_decay=c.weight_decay), c.learning_rate
-    return [adamw, (torch.optim.Muon(matrices, lr=c.matrix_rate, weight_decay=c.weight_decay), c.matrix_rate)] if matrices else [adamw]
+    inside = (
+        {
+            id(m.weight)
+            for part in (policy.blocks, policy.leave, policy.reach)
+            for m in part.modules()
+            if isinstance(m, torch.nn.Linear)
+        }
+        if c.optimizer == "muon"
+        else set()
+    )
+    matrices, rest = [p for p in learns if id(p) in inside], [
+        p for p in learns if id(p) not in inside
+    ]
+    adamw = (
+        torch.optim.AdamW(rest, lr=c.learning_rate, betas=(0.9, 0.98), weight_decay=c.weight_decay),
+        c.learning_rate,
+    )
+    return (
+        [
+            adamw,
+            (
+                torch.optim.Muon(matrices, lr=c.matrix_rate, weight_decay=c.weight_decay),
+                c.matrix_rate,
+            ),
+        ]
+        if matrices
+        else [adamw]
+    )
 
 def weakest(openings: int, policy: Policy, progress: bool = False) -> MatchResult:
     "A match against Stockfish, skill 0 at depth 1."
-    return match_result(play_rung(PolicyPlayer(policy), "skill 0, depth 1", load_openings()[:openings], progress=progress), "policy")
+    return match_result(
+        play_rung(
+            PolicyPlayer(policy), "skill 0, depth 1", load_openings()[:openings], progress=progress
+        ),
+        "policy",
+    )
 
 def pretrain(
     config: PretrainConfig | None = None, # None = the defaults
@@ -156,33 +222,60 @@ def pretrain(
 ) -> PretrainResult:
     "Learn from shards; judge; write policy.safetensors, metrics.jsonl and summary.json. Ctrl-C ends it early, with everything written."
     c = check_pretrain(config or PretrainConfig())
-    policy = (load_policy(c.start) if c.start else new_policy(c.policy_config(), c.seed)).to(c.device)
-    if policy.config != c.policy_config(): raise UserError(f"{c.start} is a checkpoint of another shape: it holds {policy.config}; set width, layers and so on to match.")
+    policy = (load_policy(c.start) if c.start else new_policy(c.policy_config(), c.seed)).to(
+        c.device
+    )
+    if policy.config != c.policy_config():
+        raise UserError(
+            f"{c.start} is a checkpoint of another shape: it holds {policy.config}; set width,"
+            " layers and so on to match."
+        )
     data, held_out = Shards.read(c.shards), load_labelled()
     keys = data.boards.key()
-    if len(data) <= c.valid: raise UserError(f"{c.shards} holds {len(data)} positions, and {c.valid} are to be held back: make more with chess-grpo label, or lower valid.")
+    if len(data) <= c.valid:
+        raise UserError(
+            f"{c.shards} holds {len(data)} positions, and {c.valid} are to be held back: make more"
+            " with chess-grpo label, or lower valid."
+        )
     held_back = torch.arange(len(data))[-c.valid:]
-    learn = (data.shard < data.shard[held_back[0]]).nonzero()[:, 0]                                   # whole files apart: their games go on in the rows that are held back
-    if not len(learn): learn = torch.arange(len(data) - c.valid)                                      # but for a folder that is one file
-    learn = learn[~torch.isin(keys[learn], torch.cat([kept_out(), keys[held_back]]))]                     # neither what is held out nor what is held back
-    valid = data.labelled(held_back); valid_target = targets(valid, c.target, c.softness)
+    # whole files apart: their games go on in the rows that are held back
+    learn = (data.shard < data.shard[held_back[0]]).nonzero()[:, 0]
+    # but for a folder that is one file
+    if not len(learn): learn = torch.arange(len(data) - c.valid)
+    # neither what is held out nor what is held back
+    learn = learn[~torch.isin(keys[learn], torch.cat([kept_out(), keys[held_back]]))]
+    valid = data.labelled(held_back)
+    valid_target = targets(valid, c.target, c.softness)
     optimizers = make_optimizers(policy, c)
     g, folder = generator(c.seed), new_folder(c.name, Path(root))
-    write_whole(folder/"config.json", lambda p: p.write_text(json.dumps(asdict(c), indent=1) + "\n"))
-    log, order, start, done, losses = Log(folder, c, 0), torch.zeros(0, dtype=torch.int64), time.monotonic(), 0, []
+    write_whole(
+        folder / "config.json", lambda p: p.write_text(json.dumps(asdict(c), indent=1) + "\n")
+    )
+    log, order, start, done, losses = (
+        Log(folder, c, 0), torch.zeros(0, dtype=torch.int64), time.monotonic(), 0, []
+    )
     def judged() -> dict:
-        return validate(policy.eval(), valid, valid_target) | quality_row(move_quality(policy, held_out))
+        return validate(policy.eval(), valid, valid_target) | quality_row(
+            move_quality(policy, held_out)
+        )
     try:
         log.write({"step": 0, **judged()})
-        with torch.random.fork_rng(), StopSignal() as stop, tqdm(total=1.0, desc=folder.name, disable=not progress, bar_format="{l_bar}{bar}| {elapsed} {postfix}") as bar:
-            torch.manual_seed(c.seed)                                                                 # dropout draws from the global generator
+        with torch.random.fork_rng(), StopSignal() as stop, tqdm(
+            total=1.0,
+            desc=folder.name,
+            disable=not progress,
+            bar_format="{l_bar}{bar}| {elapsed} {postfix}",
+        ) as bar:
+            torch.manual_seed(c.seed)    # dropout draws from the global generator
             share = 0.0
             while share < 1 and not stop.asked:
-                if len(order) < c.batch: order = torch.cat([order, learn[torch.randperm(len(learn), generator=g)]])
+                if len(order) < c.batch:
+                    order = torch.cat([order, learn[torch.randperm(len(learn), generator=g)]])
                 rows, order = order[:c.batch], order[c.batch:]
                 batch = data.labelled(rows)
                 policy.train()
-                now = min(1, (done + 1) / max(1, c.warmup)) * (1 + math.cos(math.pi * share)) / 2        # of the highest learning rate
+                # of the highest learning rate
+                now = min(1, (done + 1) / max(1, c.warmup)) * (1 + math.cos(math.pi * share)) / 2
                 for o, highest in optimizers:
                     for group in o.param_groups: group["lr"] = highest * now
                 boards = batch.boards.to(c.device)
@@ -190,29 +283,92 @@ def pretrain(
                     body = policy.body(boards.tokens(policy.config.attacks))
                     logits = policy.logits(body, boards.turn)
                 lp = masked_log_probs(logits.float(), boards.legal_mask(), 1.0)
-                loss = cross_entropy(lp, targets(batch, c.target, c.softness, c.smoothing).to(c.device))
-                if c.value: loss = loss + 0.5 * ((policy.worth(body.float().mean(1))[:, 0] - graded(batch.scores).masked_fill(~batch.boards.legal_mask(), -torch.inf).amax(1).to(c.device)) ** 2).mean()
+                loss = cross_entropy(
+                    lp, targets(batch, c.target, c.softness, c.smoothing).to(c.device)
+                )
+                if c.value:
+                    loss = (
+                        loss
+                        + 0.5
+                        * (
+                            (
+                                policy.worth(body.float().mean(1))[:, 0]
+                                - graded(batch.scores)
+                                .masked_fill(~batch.boards.legal_mask(), -torch.inf)
+                                .amax(1)
+                                .to(c.device)
+                            )
+                            ** 2
+                        ).mean()
+                    )
                 for o, _ in optimizers: o.zero_grad()
                 loss.backward()
                 norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), c.grad_clip)
-                if not (loss.isfinite() and norm.isfinite()): raise NotFinite(f"The loss is {loss.item():g} at step {done}.")
+                if not (loss.isfinite() and norm.isfinite()):
+                    raise NotFinite(f"The loss is {loss.item():g} at step {done}.")
                 for o, _ in optimizers: o.step()
-                done += 1; losses.append(loss.item())
-                if c.keep_every and done % c.keep_every == 0: save_policy(policy, folder/f"policy_{done:06d}.safetensors")
-                share = max(done / c.steps, (time.monotonic() - start) / (60 * c.minutes) if c.minutes else 0)
+                done += 1
+                losses.append(loss.item())
+                if c.keep_every and done % c.keep_every == 0:
+                    save_policy(policy, folder/f"policy_{done:06d}.safetensors")
+                share = max(
+                    done / c.steps,
+                    (time.monotonic() - start) / (60 * c.minutes) if c.minutes else 0,
+                )
                 bar.update(min(1, share) - bar.n)
                 if done % c.eval_every == 0 or share >= 1 or stop.asked:
-                    row = {"step": done, "train/loss": sum(losses[-c.eval_every:]) / len(losses[-c.eval_every:]), "learning_rate": c.learning_rate * now, "epoch": done * c.batch / len(learn), "seconds": time.monotonic() - start, **judged()}
+                    row = {
+                        "step": done,
+                        "train/loss": sum(losses[-c.eval_every :]) / len(losses[-c.eval_every :]),
+                        "learning_rate": c.learning_rate * now,
+                        "epoch": done * c.batch / len(learn),
+                        "seconds": time.monotonic() - start,
+                        **judged(),
+                    }
                     save_policy(policy, folder/"policy.safetensors")
-                    if c.match_every and c.match_openings and done % c.match_every == 0: row["match/skill0"] = weakest(c.match_openings, policy).points
+                    if c.match_every and c.match_openings and done % c.match_every == 0:
+                        row["match/skill0"] = weakest(c.match_openings, policy).points
                     log.write(row)
-                    bar.set_postfix({"top-1": f"{row['valid/top1']:.1%}", "held-out loss": f"{row['eval/expected_loss']:.3f}"})
-    except NotFinite as e: raise UserError(f"The run diverged: {e} Start again with a lower learning_rate; {folder} keeps the last checkpoint.") from None
+                    bar.set_postfix(
+                        {
+                            "top-1": f"{row['valid/top1']:.1%}",
+                            "held-out loss": f"{row['eval/expected_loss']:.3f}",
+                        }
+                    )
+    except NotFinite as e:
+        raise UserError(
+            f"The run diverged: {e} Start again with a lower learning_rate; {folder} keeps the last"
+            " checkpoint."
+        ) from None
     finally: log.close()
     seconds = time.monotonic() - start
-    save_policy(policy.eval(), folder/"policy.safetensors", {"how": "cross-entropy", "steps": done, "positions": len(learn), "seconds": round(seconds), "start": c.start})
-    def summary(**more): write_whole(folder/"summary.json", lambda p: p.write_text(json.dumps({"steps": done, "seconds": seconds, "positions": len(learn), **log.rows[-1], **more}, indent=1) + "\n"))
-    summary()                                                                                         # the match can be broken off
-    match = weakest(c.match_openings, policy, progress=progress) if c.match_openings and not stop.asked else None
+    save_policy(
+        policy.eval(),
+        folder / "policy.safetensors",
+        {
+            "how": "cross-entropy", "steps": done, "positions": len(learn),
+            "seconds": round(seconds), "start": c.start
+        },
+    )
+    def summary(**more):
+        write_whole(
+            folder / "summary.json",
+            lambda p: p.write_text(
+                json.dumps(
+                    {
+                        "steps": done, "seconds": seconds, "positions": len(learn), **log.rows[-1],
+                        **more
+                    },
+                    indent=1,
+                )
+                + "\n"
+            ),
+        )
+    summary()    # the match can be broken off
+    match = (
+        weakest(c.match_openings, policy, progress=progress)
+        if c.match_openings and not stop.asked
+        else None
+    )
     if match: summary(**{"match/skill0": asdict(match)})
     return PretrainResult(folder, done, seconds, log.rows, match)

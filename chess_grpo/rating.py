@@ -21,42 +21,51 @@ from .play import EnginePlayer, Game, Player, Quality, RandomPlayer, bootstrap, 
 from .positions import Opening
 
 # %% ../nbs/api/08_rating.ipynb #7b3f56b6
-POINTS = torch.tensor([0, 0.25, 0.5, 0.75, 1], dtype=torch.float64)     # of a game, in each kind of pair
+# of a game, in each kind of pair
+POINTS = torch.tensor([0, 0.25, 0.5, 0.75, 1], dtype=torch.float64)
 
 def pairs_of(
     games: Sequence[Game], # as `play_match` gives them: the two of a pair side by side
     name: str, # whose view
-) -> list[int]: # how many pairs of 0, ½, 1, 1½ and 2 points
+) -> list[int]:    # how many pairs of 0, ½, 1, 1½ and 2 points
     "The pentanomial counts."
     if len(games) % 2: raise UserError("A game has no partner: give both games of every opening.")
-    if any((g.white == name) == (g.black == name) for g in games): raise UserError(f"{name!r} does not play one side of every game.")
+    if any((g.white == name) == (g.black == name) for g in games):
+        raise UserError(f"{name!r} does not play one side of every game.")
     results = [g.result if g.white == name else 1 - g.result for g in games]
     counts = [0] * 5
     for a, b in zip(results[::2], results[1::2]): counts[round(2 * (a + b))] += 1
     return counts
 
-def elo_of(score: float) -> float: # ±inf at 1 and 0
+def elo_of(score: float) -> float:    # ±inf at 1 and 0
     "The rating difference that a score means."
-    return math.inf if score >= 1 else -math.inf if score <= 0 else 400 * math.log10(score / (1 - score))
+    return (
+        math.inf
+        if score >= 1
+        else -math.inf if score <= 0 else 400 * math.log10(score / (1 - score))
+    )
 
 def score_of(elo: float) -> float: return 1 / (1 + 10 ** (-elo / 400))
 
 @dataclass(frozen=True)
 class Rating:
     "What pairs of games say."
-    pairs: tuple[int, ...]      # pentanomial counts
-    score: float                # mean of a game
+    pairs: tuple[int, ...]    # pentanomial counts
+    score: float    # mean of a game
     elo: float
-    low: float                  # 95% interval of elo
+    low: float    # 95% interval of elo
     high: float
-    nelo: float                 # normalised
-    nelo_error: float           # half its 95% interval
-    los: float                  # likelihood of superiority
-    adjudicated: int = 0        # games that ended at the limit of plies, counted as draws
+    nelo: float    # normalised
+    nelo_error: float    # half its 95% interval
+    los: float    # likelihood of superiority
+    adjudicated: int = 0    # games that ended at the limit of plies, counted as draws
 
     def __str__(self):
         late = f", {self.adjudicated} adjudicated" if self.adjudicated else ""
-        return f"Elo {self.elo:+.0f} (95% interval {self.low:+.0f} to {self.high:+.0f}), LOS {self.los:.1%}, pairs {list(self.pairs)}{late}"
+        return (
+            f"Elo {self.elo:+.0f} (95% interval {self.low:+.0f} to {self.high:+.0f}), LOS"
+            f" {self.los:.1%}, pairs {list(self.pairs)}{late}"
+        )
 
 def rating_of(
     pairs: Sequence[int], # pentanomial counts
@@ -68,15 +77,32 @@ def rating_of(
     n = counts.sum().item()
     if not n: raise UserError("A match without games has no rating.")
     mean = (counts * POINTS).sum().item() / n
-    deviation = math.sqrt((counts * (POINTS - mean) ** 2).sum().item() / n)                        # of a pair's mean
+    deviation = math.sqrt((counts * (POINTS - mean) ** 2).sum().item() / n)    # of a pair's mean
     error = deviation / math.sqrt(n)
-    nelo = (mean - 0.5) / (math.sqrt(2) * deviation) * 800 / math.log(10) if deviation else math.copysign(math.inf, mean - 0.5) if mean != 0.5 else 0.0
-    los = 0.5 * (1 + math.erf((mean - 0.5) / error / math.sqrt(2))) if error else 0.5 + 0.5 * ((mean > 0.5) - (mean < 0.5))
+    nelo = (
+        (mean - 0.5) / (math.sqrt(2) * deviation) * 800 / math.log(10)
+        if deviation
+        else math.copysign(math.inf, mean - 0.5) if mean != 0.5 else 0.0
+    )
+    los = (
+        0.5 * (1 + math.erf((mean - 0.5) / error / math.sqrt(2)))
+        if error
+        else 0.5 + 0.5 * ((mean > 0.5) - (mean < 0.5))
+    )
     low, high = mean - z * error, mean + z * error
-    if not deviation:                                                       # all pairs alike: Wilson's interval, as if a pair were a yes or no
-        middle, half = (mean + z*z / (2*n)) / (1 + z*z/n), z / (1 + z*z/n) * math.sqrt(mean * (1 - mean) / n + z*z / (4*n*n))
-        low, high, los = max(0.0, middle - half), min(1.0, middle + half), 0.5 * (1 + math.erf((mean - 0.5) * 2 * math.sqrt(n / 2))) if mean != 0.5 else 0.5
-    return Rating(tuple(pairs), mean, elo_of(mean), elo_of(low), elo_of(high), nelo, z * 800 / math.log(10) / math.sqrt(2 * n), los, adjudicated)
+    if not deviation:    # all pairs alike: Wilson's interval, as if a pair were a yes or no
+        middle, half = (mean + z * z / (2 * n)) / (1 + z * z / n), z / (1 + z * z / n) * math.sqrt(
+            mean * (1 - mean) / n + z * z / (4 * n * n)
+        )
+        low, high, los = (
+            max(0.0, middle - half),
+            min(1.0, middle + half),
+            0.5 * (1 + math.erf((mean - 0.5) * 2 * math.sqrt(n / 2))) if mean != 0.5 else 0.5,
+        )
+    return Rating(
+        tuple(pairs), mean, elo_of(mean), elo_of(low), elo_of(high), nelo,
+        z * 800 / math.log(10) / math.sqrt(2 * n), los, adjudicated
+    )
 
 def rate(
     games: Sequence[Game],
@@ -92,17 +118,20 @@ def log_likelihood_ratio(
     elo1: float,
 ) -> float:
     "Of H1 against H0."
-    counts = torch.tensor(list(pairs), dtype=torch.float64).clamp_min(1e-3)                # nothing is impossible because it has not happened yet
+    # nothing is impossible because it has not happened yet
+    counts = torch.tensor(list(pairs), dtype=torch.float64).clamp_min(1e-3)
     n, p = counts.sum(), counts / counts.sum()
     def most_likely(s: float) -> Tensor:
         "The likeliest distribution with mean s: p/(1 + x (a - s)), where x makes it so."
         a = POINTS - s
         low, high = -1 / a.max().item(), -1 / a.min().item()
-        for _ in range(200):                                                               # the sum falls with x: bisection
+        for _ in range(200):    # the sum falls with x: bisection
             x = (low + high) / 2
             low, high = (x, high) if (p * a / (1 + x * a)).sum() > 0 else (low, x)
         return p / (1 + x * a)
-    return (n * (p * (most_likely(score_of(elo1)) / most_likely(score_of(elo0))).log()).sum()).item()
+    return (
+        n * (p * (most_likely(score_of(elo1)) / most_likely(score_of(elo0))).log()).sum()
+    ).item()
 
 def sprt(
     pairs: Sequence[int],
@@ -110,15 +139,17 @@ def sprt(
     elo1: float = 20.0, # H1: at least this much better
     alpha: float = 0.05, # probability to accept H1 when H0 is true
     beta: float = 0.05, # and the other way round
-) -> tuple[str, float, tuple[float, float]]: # "H0", "H1" or "go on"; the ratio; its bounds
+) -> tuple[str, float, tuple[float, float]]:    # "H0", "H1" or "go on"; the ratio; its bounds
     "Is it known already?"
-    if elo0 >= elo1: raise UserError(f"elo0 is {elo0} and elo1 {elo1}; elo0 must be the smaller one.")
+    if elo0 >= elo1:
+        raise UserError(f"elo0 is {elo0} and elo1 {elo1}; elo0 must be the smaller one.")
     bounds = math.log(beta / (1 - alpha)), math.log((1 - beta) / alpha)
     ratio = log_likelihood_ratio(pairs, elo0, elo1)
     return "H0" if ratio <= bounds[0] else "H1" if ratio >= bounds[1] else "go on", ratio, bounds
 
 # %% ../nbs/api/08_rating.ipynb #d0977c29
-LADDER: dict[str, tuple[dict, str] | None] = {      # name -> options and search command of Stockfish; None = a random mover
+# name -> options and search command of Stockfish; None = a random mover
+LADDER: dict[str, tuple[dict, str] | None] = {
     "random": None,
     "skill 0, depth 1": ({"Skill Level": 0}, "go depth 1"),
     "skill 0, 50 ms": ({"Skill Level": 0}, "go movetime 50"),
@@ -143,13 +174,19 @@ def random_openings(
     tries = 0
     while len(found) < n:
         tries += 1
-        if tries > 20: raise UserError(f"There are not {n} positions after {plies} plies ({len(found)} were found): ask for fewer openings or more plies.")
+        if tries > 20:
+            raise UserError(
+                f"There are not {n} positions after {plies} plies ({len(found)} were found): ask"
+                " for fewer openings or more plies."
+            )
         boards, lines = Boards.start(2 * n), [[] for _ in range(2 * n)]
         for _ in range(plies):
-            actions = random_actions(boards.legal_mask(), generator); boards = boards.push(actions)
+            actions = random_actions(boards.legal_mask(), generator)
+            boards = boards.push(actions)
             for line, a in zip(lines, actions.tolist()): line.append(MOVES[a])
         for fen, line, over in zip(boards.fens(), lines, (boards.outcome() != 0).tolist()):
-            if not over and len(found) < n: found.setdefault(fen, Opening(f"random {len(found) + 1}", tuple(line), fen))
+            if not over and len(found) < n:
+                found.setdefault(fen, Opening(f"random {len(found) + 1}", tuple(line), fen))
     return list(found.values())
 
 def play_rung(
@@ -160,10 +197,17 @@ def play_rung(
     progress: bool = False, # show a bar
 ) -> list[Game]:
     "A match against one of the ladder."
-    if rung not in LADDER: raise UserError(f"There is no opponent {rung!r}; choose one of {', '.join(LADDER)}.")
-    if LADDER[rung] is None: return play_match(player, RandomPlayer(torch.Generator().manual_seed(seed)), openings, progress=progress)
+    if rung not in LADDER:
+        raise UserError(f"There is no opponent {rung!r}; choose one of {', '.join(LADDER)}.")
+    if LADDER[rung] is None:
+        return play_match(
+            player, RandomPlayer(torch.Generator().manual_seed(seed)), openings, progress=progress
+        )
     options, go = LADDER[rung]
-    with EnginePool(options=options) as pool: return play_match(player, EnginePlayer(pool, go, f"Stockfish, {rung}"), openings, progress=progress)
+    with EnginePool(options=options) as pool:
+        return play_match(
+            player, EnginePlayer(pool, go, f"Stockfish, {rung}"), openings, progress=progress
+        )
 
 def notes_match(
     player: Player,
@@ -172,7 +216,12 @@ def notes_match(
     progress: bool = False,
 ) -> list[Game]:
     "The evaluation of the notes."
-    return play_rung(player, "skill 2, 50 ms", random_openings(games // 2, 6, torch.Generator().manual_seed(seed)), progress=progress)
+    return play_rung(
+        player,
+        "skill 2, 50 ms",
+        random_openings(games // 2, 6, torch.Generator().manual_seed(seed)),
+        progress=progress,
+    )
 
 # %% ../nbs/api/08_rating.ipynb #4f83871f
 def compare(
@@ -181,7 +230,12 @@ def compare(
     drawn: bool = False, # of moves that are drawn from the policies, which is smoother, instead of their likeliest ones
 ) -> tuple[float, tuple[float, float]]: # a's expected-score loss less b's, mean; its 95% interval
     "A paired comparison of move quality."
-    if len(a.losses) != len(b.losses): raise UserError(f"The two were judged on {len(a.losses)} and {len(b.losses)} positions: judge them on the same ones.")
-    if drawn and (a.drawn is None or b.drawn is None): raise UserError("A comparison of drawn moves needs policies: judge them with move_quality.")
+    if len(a.losses) != len(b.losses):
+        raise UserError(
+            f"The two were judged on {len(a.losses)} and {len(b.losses)} positions: judge them on"
+            " the same ones."
+        )
+    if drawn and (a.drawn is None or b.drawn is None):
+        raise UserError("A comparison of drawn moves needs policies: judge them with move_quality.")
     d = a.drawn - b.drawn if drawn else a.losses - b.losses
     return d.mean().item(), bootstrap(d)

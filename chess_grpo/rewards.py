@@ -25,9 +25,11 @@ def linear(
     scores: Scores, # [N], any view
     per: float = 1000, # centipawns that are worth 1
     limit: float = 2, # the largest reward, and that of a mate
-) -> Tensor: # [N] in [-limit,limit]
+) -> Tensor:    # [N] in [-limit,limit]
     "Centipawns, scaled and clipped."
-    return torch.where(scores.mate == 0, (scores.cp / per).clamp(-limit, limit), limit * scores.mate)
+    return torch.where(
+        scores.mate == 0, (scores.cp / per).clamp(-limit, limit), limit * scores.mate
+    )
 
 def tanh(
     scores: Scores, # [N], any view
@@ -43,15 +45,20 @@ def graded(
 ) -> Tensor: # [N] within ±(1 + 0.42 + mate) for the default tail, the same view; no bound without a mate but that of asinh
     "The expected score, and more for a position that is more won, most for a mate that is near."
     tail_mated = tail * torch.asinh(torch.tensor(10_000 / 300)) + mate * 0.8 ** scores.moves
-    return scores.expected() + torch.where(scores.mate == 0, tail * torch.asinh(scores.cp / 300), scores.mate * tail_mated)
+    return scores.expected() + torch.where(
+        scores.mate == 0, tail * torch.asinh(scores.cp / 300), scores.mate * tail_mated
+    )
 
-REWARDS: dict[str, Callable[[Scores], Tensor]] = {f.__name__: f for f in (expected, linear, tanh, graded)}
+REWARDS: dict[str, Callable[[Scores], Tensor]] = {
+    f.__name__: f for f in (expected, linear, tanh, graded)
+}
 
 def reward_named(
     name: str, # a key of REWARDS
 ) -> Callable[[Scores], Tensor]:
     "A reward by its name."
-    if name not in REWARDS: raise UserError(f"There is no reward {name!r}; choose one of {', '.join(REWARDS)}.")
+    if name not in REWARDS:
+        raise UserError(f"There is no reward {name!r}; choose one of {', '.join(REWARDS)}.")
     return REWARDS[name]
 
 # %% ../nbs/api/02_rewards.ipynb #a703b5d9

@@ -22,11 +22,15 @@ from tqdm.auto import tqdm
 from .board import MOVES
 from .core import UserError, World, data_path, generator
 from .engine import EngineError, EnginePool, cores
-from .play import MatchResult, PolicyPlayer, Quality, RandomPlayer, match_result, play_match
+from chess_grpo.play import (
+    MatchResult, PolicyPlayer, Quality, RandomPlayer, match_result, play_match
+)
 from .policy import NotFinite, config_from, save_policy, write_whole
 from .positions import load_openings
 from .show import Change, learning_curves, replay_html, report_html
-from .train import AGAIN, TrainConfig, Trainer, check_config, differing, preflight, resumed_trainer
+from chess_grpo.train import (
+    AGAIN, TrainConfig, Trainer, check_config, differing, preflight, resumed_trainer
+)
 
 # %% ../nbs/api/10_run.ipynb #7b9c0fba
 class StopSignal:

@@ -26,17 +26,24 @@ from .rewards import expected
 @dataclass(frozen=True, eq=False)
 class Rollout:
     "G games of T plies from each of B positions."
-    states: Boards       # [M] the positions in which moves were chosen; as `sample` makes them the first B are the starts
-    index: Tensor        # [B,G,T] int64, row of `states`; 0 where the mask is False
-    actions: Tensor      # [B,G,T] int64, index into MOVES; 0 where the mask is False
-    log_probs: Tensor    # [B,G,T] float32, of the action under the policy that sampled, at the sampling temperature
-    rewards: Tensor      # [B,G,T] float32, of the position after the move, the mover's view
-    scores: Scores       # [B,G,T] on the CPU: the engine's word on the same position, the mover's view; a draw if the game is over so, or if
+    # [M] the positions in which moves were chosen; as `sample` makes them the first B are the
+    # starts
+    states: Boards
+    index: Tensor    # [B,G,T] int64, row of `states`; 0 where the mask is False
+    actions: Tensor    # [B,G,T] int64, index into MOVES; 0 where the mask is False
+    # [B,G,T] float32, of the action under the policy that sampled, at the sampling temperature
+    log_probs: Tensor
+    rewards: Tensor    # [B,G,T] float32, of the position after the move, the mover's view
+    # [B,G,T] on the CPU: the engine's word on the same position, the mover's view; a draw if the
+    # game is over so, or if
+    scores: Scores
                          # the starts came with a history and the position has been on the board before, as engines count it
-    mask: Tensor         # [B,G,T] bool, True = the ply was played
-    forced: Tensor       # [B,G,T] bool, True = the engine chose the move: it must not enter a loss
-    temperature: float   # at which the actions were drawn
-    waited: float        # seconds spent waiting for the engine: for a teacher's moves, and for scores after the last move was chosen
+    mask: Tensor    # [B,G,T] bool, True = the ply was played
+    forced: Tensor    # [B,G,T] bool, True = the engine chose the move: it must not enter a loss
+    temperature: float    # at which the actions were drawn
+    # seconds spent waiting for the engine: for a teacher's moves, and for scores after the last
+    # move was chosen
+    waited: float
 
     @property
     def own(self) -> Tensor: # [T] bool
@@ -49,7 +56,11 @@ class Rollout:
         "The same rollout with only the states that plies which count were chosen in, so that a learner does not look at the others; `index` is 0 elsewhere."
         rows, index = self.index[counts].unique(return_inverse=True)
         if len(rows) in (0, len(self.states)): return self
-        return replace(self, states=self.states[rows], index=torch.zeros_like(self.index).masked_scatter(counts, index))
+        return replace(
+            self,
+            states=self.states[rows],
+            index=torch.zeros_like(self.index).masked_scatter(counts, index),
+        )
 
 # %% ../nbs/api/05_sampler.ipynb #80599b9a
 @torch.no_grad()
@@ -70,25 +81,47 @@ def sample(
     root_alpha: float = 0.3, # α of that noise
 ) -> Rollout:
     "Play `group` games of `depth` plies from each position."
-    if bool((boards.outcome() != 0).any()): raise UserError("sample was given a position in which the game is over: leave such positions out.")
-    if teacher_ply and not engine: raise UserError("A teacher needs an engine: hand one over, or set teacher_ply to 0.")
+    if bool((boards.outcome() != 0).any()):
+        raise UserError(
+            "sample was given a position in which the game is over: leave such positions out."
+        )
+    if teacher_ply and not engine:
+        raise UserError("A teacher needs an engine: hand one over, or set teacher_ply to 0.")
     n = len(boards) * group
     new = lambda dtype: torch.zeros(n, depth, dtype=dtype, device=boards.turn.device)
-    index, actions, log_probs, mask, forced = new(torch.int64), new(torch.int64), new(torch.float32), new(torch.bool), new(torch.bool)
+    index, actions, log_probs, mask, forced = (
+        new(torch.int64), new(torch.int64), new(torch.float32), new(torch.bool), new(torch.bool)
+    )
     waited = 0.0
-    taught = torch.rand(n, generator=generator, device=mask.device) < teacher_game if teacher_ply else None
-    live, now, states, m, asked = torch.arange(n, device=boards.turn.device), boards, [boards], 0, []
+    taught = (
+        torch.rand(n, generator=generator, device=mask.device) < teacher_game
+        if teacher_ply
+        else None
+    )
+    live, now, states, m, asked = (
+        torch.arange(n, device=boards.turn.device), boards, [boards], 0, []
+    )
     for t in range(depth):
         lp = policy.log_probs(now, temperature)
         if t == 0 and root_noise: lp = with_noise(lp, root_noise, root_alpha, generator)
         a = sample_actions(lp, group if t == 0 else 1, generator)
         if teacher_ply and t % 2:
-            by_engine = taught[live] & (torch.rand(len(live), generator=generator, device=live.device) < teacher_ply)
-            start = time.perf_counter(); moves = engine.best_moves(now[by_engine].fens(), f"go depth {teacher_depth}"); waited += time.perf_counter() - start
-            a[by_engine, 0] = torch.tensor([ACTIONS[m] for m in moves], dtype=torch.int64, device=a.device)
+            by_engine = taught[live] & (
+                torch.rand(len(live), generator=generator, device=live.device) < teacher_ply
+            )
+            start = time.perf_counter()
+            moves = engine.best_moves(now[by_engine].fens(), f"go depth {teacher_depth}")
+            waited += time.perf_counter() - start
+            a[by_engine, 0] = torch.tensor(
+                [ACTIONS[m] for m in moves], dtype=torch.int64, device=a.device
+            )
             forced[live, t] = by_engine
         log_probs[live, t], actions[live, t] = lp.gather(1, a).flatten(), a.flatten()
-        index[live, t] = m + (torch.arange(len(now), device=live.device).repeat_interleave(group) if t == 0 else torch.arange(len(now), device=live.device))
+        index[live, t] = m + (
+            torch.arange(len(now), device=live.device).repeat_interleave(group)
+            if t == 0
+            else torch.arange(len(now), device=live.device)
+        )
         mask[live, t] = True
         m += len(now)
         now = (now.repeat(group) if t == 0 else now).push(a.flatten())
@@ -104,18 +137,30 @@ def sample(
     waited += time.perf_counter() - start
     scores = Scores(*map(shape, (scores.cp, scores.mate, scores.moves)))
     rewards = torch.where(shape(mask), reward(scores).to(mask.device), 0)
-    return Rollout(Boards.cat(states), shape(index), shape(actions), shape(log_probs), rewards, scores, shape(mask), shape(forced), temperature, waited)
+    return Rollout(
+        Boards.cat(states), shape(index), shape(actions), shape(log_probs), rewards, scores,
+        shape(mask), shape(forced), temperature, waited
+    )
 
 def with_noise(
     log_probs: Tensor, # [N,A], -inf where illegal
     weight: float, # of the noise, in [0,1]
     alpha: float, # of the symmetric Dirichlet distribution over the legal moves
     generator: torch.Generator,
-) -> Tensor: # [N,A]
+) -> Tensor:    # [N,A]
     "A distribution mixed with Dirichlet noise."
     legal = log_probs > -torch.inf
-    gamma = torch._standard_gamma(torch.full_like(log_probs, alpha), generator=generator).masked_fill(~legal, 0)
-    return ((1 - weight) * log_probs.exp() + weight * gamma / gamma.sum(1, keepdim=True).clamp_min(1e-30)).log().masked_fill(~legal, -torch.inf)
+    gamma = torch._standard_gamma(
+        torch.full_like(log_probs, alpha), generator=generator
+    ).masked_fill(~legal, 0)
+    return (
+        (
+            (1 - weight) * log_probs.exp()
+            + weight * gamma / gamma.sum(1, keepdim=True).clamp_min(1e-30)
+        )
+        .log()
+        .masked_fill(~legal, -torch.inf)
+    )
 
 # %% ../nbs/api/05_sampler.ipynb #a860ccf1
 def no_scores(*shape: int) -> Scores:
@@ -130,14 +175,17 @@ def start_scoring(
     boards: Boards, # N, games over or not
     unit: Tensor, # [N] int64, which positions share a hash that was cleared before
     depth: int, # plies
-) -> Callable[[], Scores]: # waits; [N], the side to move's view
+) -> Callable[[], Scores]:    # waits; [N], the side to move's view
     "Start scoring; the function that comes back waits. Games that are over get their true score without the engine; a position that has been on the board before counts as a draw."
     outcome = boards.outcome().cpu()
     on = ((outcome == 0) & (boards.repetitions().cpu() < 2)).nonzero()[:, 0]
-    wait = engine.start_scores(boards[on.to(boards.turn.device)].fens(), depth, units=unit.cpu()[on].tolist())
+    wait = engine.start_scores(
+        boards[on.to(boards.turn.device)].fens(), depth, units=unit.cpu()[on].tolist()
+    )
     def answer() -> Scores:
         out = no_scores(len(boards))
-        out.mate[outcome == chess.Termination.CHECKMATE.value] = -1       # the side to move has been mated
+        # the side to move has been mated
+        out.mate[outcome == chess.Termination.CHECKMATE.value] = -1
         _put(out, (on,), wait())
         return out
     return answer
@@ -156,25 +204,50 @@ def plain_sample(
 ) -> tuple[Tensor, Tensor]: # actions [B,G,T] int64; rewards [B,G,T] float32, expected score in the mover's view
     "What `sample` does, one board and one question at a time."
     games = [[chess.Board(f) for _ in range(group)] for f in fens]
-    actions, rewards = torch.zeros(len(fens), group, depth, dtype=torch.int64), torch.zeros(len(fens), group, depth)
+    actions, rewards = torch.zeros(len(fens), group, depth, dtype=torch.int64), torch.zeros(
+        len(fens), group, depth
+    )
     with chess.engine.SimpleEngine.popen_uci(find_stockfish()) as engine:
         engine.configure({"Hash": 1})
         for t in range(depth):
-            live = [(b, g) for b in range(len(fens)) for g in range(group) if not games[b][g].is_game_over()]
+            live = [
+                (b, g)
+                for b in range(len(fens))
+                for g in range(group)
+                if not games[b][g].is_game_over()
+            ]
             rows = [(b, 0) for b in range(len(fens))] if t == 0 else live
             if not rows: break
             now = [games[b][g].fen() for b, g in rows]
-            lp = torch.cat([policy.log_probs(Boards.from_fens(some), temperature) for some in ([now] if batched else [[f] for f in now])])
-            for (b, g), a in zip(live, sample_actions(lp, group if t == 0 else 1, generator).flatten().tolist()):
-                games[b][g].push_uci(MOVES[a]); actions[b, g, t] = a
+            lp = torch.cat(
+                [
+                    policy.log_probs(Boards.from_fens(some), temperature)
+                    for some in ([now] if batched else [[f] for f in now])
+                ]
+            )
+            for (b, g), a in zip(
+                live, sample_actions(lp, group if t == 0 else 1, generator).flatten().tolist()
+            ):
+                games[b][g].push_uci(MOVES[a])
+                actions[b, g, t] = a
             for b in range(len(fens)):
                 mine = [games[x][g] for x, g in live if x == b]
-                unit = object()                                                 # a new game for each group and ply
-                scores = {f: exact_score(engine, chess.Board(f), chess.engine.Limit(depth=search_depth), unit) for f in sorted({m.fen() for m in mine if not m.is_game_over()})}
+                unit = object()    # a new game for each group and ply
+                scores = {
+                    f: exact_score(
+                        engine, chess.Board(f), chess.engine.Limit(depth=search_depth), unit
+                    )
+                    for f in sorted({m.fen() for m in mine if not m.is_game_over()})
+                }
                 for g in (g for x, g in live if x == b):
                     board = games[b][g]
                     if board.is_game_over(): rewards[b, g, t] = 1.0 if board.is_checkmate() else 0.0
-                    else: rewards[b, g, t] = -math.copysign(1, scores[board.fen()].mate()) if scores[board.fen()].is_mate() else 1 - 2 / (1 + math.exp(-LICHESS * scores[board.fen()].score()))
+                    else:
+                        rewards[b, g, t] = (
+                            -math.copysign(1, scores[board.fen()].mate())
+                            if scores[board.fen()].is_mate()
+                            else 1 - 2 / (1 + math.exp(-LICHESS * scores[board.fen()].score()))
+                        )
     return actions, rewards
 
 # %% ../nbs/api/05_sampler.ipynb #4ca40f07
@@ -182,10 +255,25 @@ def put_groups(
     rollout: Rollout, # of B positions
     rows: Tensor, # [K] int64, which of them
     other: Rollout, # of K positions, same G and T
-) -> Rollout: # its states are those of both
+) -> Rollout:    # its states are those of both
     "Some groups of a rollout replaced by those of another."
     put = lambda a, b: a.index_put((rows.to(a.device),), b.to(a.device))
-    parts = {k: put(getattr(rollout, k), getattr(other, k)) for k in ("actions", "log_probs", "rewards", "mask", "forced")}
+    parts = {
+        k: put(getattr(rollout, k), getattr(other, k))
+        for k in ("actions", "log_probs", "rewards", "mask", "forced")
+    }
     index = put(rollout.index, torch.where(other.mask, other.index + len(rollout.states), 0))
-    scores = Scores(*(put(getattr(rollout.scores, k), getattr(other.scores, k)) for k in ("cp", "mate", "moves")))
-    return replace(rollout, states=Boards.cat([rollout.states, other.states]), index=index, scores=scores, waited=rollout.waited + other.waited, **parts)
+    scores = Scores(
+        *(
+            put(getattr(rollout.scores, k), getattr(other.scores, k))
+            for k in ("cp", "mate", "moves")
+        )
+    )
+    return replace(
+        rollout,
+        states=Boards.cat([rollout.states, other.states]),
+        index=index,
+        scores=scores,
+        waited=rollout.waited + other.waited,
+        **parts
+    )

@@ -24,7 +24,10 @@ from .board import Boards
 from .core import UserError, data_path, generator
 from .engine import EnginePool, Scores
 from .policy import write_whole
-from .positions import PHASES, Labelled, first_of_each, label, labelled_from, load_book, load_labelled, phase_of, piece_count, put_rows, random_endings, random_starts
+from chess_grpo.positions import (
+    PHASES, Labelled, first_of_each, label, labelled_from, load_book, load_labelled, phase_of,
+    piece_count, put_rows, random_endings, random_starts
+)
 from .sampler import no_scores, start_scoring
 
 # %% ../nbs/api/05_shards.ipynb #e8595aa4
@@ -32,9 +35,13 @@ MATE = 32_000
 
 def pack_scores(
     scores: Scores, # [N]
-) -> Tensor: # [N] int16
+) -> Tensor:    # [N] int16
     "Scores in two bytes."
-    return torch.where(scores.mate == 0, scores.cp.clamp(-30_000, 30_000), scores.mate * (MATE - scores.moves.clamp(0, 1000))).to(torch.int16)
+    return torch.where(
+        scores.mate == 0,
+        scores.cp.clamp(-30_000, 30_000),
+        scores.mate * (MATE - scores.moves.clamp(0, 1000)),
+    ).to(torch.int16)
 
 def unpack_scores(
     packed: Tensor, # [...] int16
@@ -71,36 +78,59 @@ def make_shard(
     none, book = torch.zeros(0, dtype=torch.int64) if exclude is None else exclude, load_book()
     def fresh(n):
         half, quarter = n - n // 2, n // 4
-        new = Boards.cat([random_starts(half, g, exclude), random_endings(quarter, g, exclude), book[torch.randint(len(book), (n - half - quarter,), generator=g)]])
+        new = Boards.cat(
+            [
+                random_starts(half, g, exclude),
+                random_endings(quarter, g, exclude),
+                book[torch.randint(len(book), (n - half - quarter,), generator=g)],
+            ]
+        )
         return new[torch.randperm(n, generator=g)]
-    queue = fresh(games + positions // 4)                                                      # starts in stock: to make many costs little more than to make a few
+    # starts in stock: to make many costs little more than to make a few
+    queue = fresh(games + positions // 4)
     boards, queue, parts, found, seen = queue[:games], queue[games:], [], 0, none
     while found < positions:
         packed, counts = score_moves(boards, engine, depth)
         keys = boards.key()
         keep = first_of_each(keys) & ~torch.isin(keys, seen)
-        parts.append((boards[keep], packed[keep.repeat_interleave(counts)], counts[keep])); found += int(keep.sum()); seen = torch.cat([seen, keys[keep]])
+        parts.append((boards[keep], packed[keep.repeat_interleave(counts)], counts[keep]))
+        found += int(keep.sum())
+        seen = torch.cat([seen, keys[keep]])
         mask = boards.legal_mask()
         value = torch.full(mask.shape, -torch.inf).masked_scatter(mask, packed.float())
         at_random = torch.rand(len(boards), generator=g) < random_moves
         noise = torch.rand(mask.shape, generator=g)
-        action = torch.where(at_random[:, None], torch.where(mask, noise, -1), value + noise / 2).argmax(1)          # the noise also breaks ties
+        # the noise also breaks ties
+        action = torch.where(
+            at_random[:, None], torch.where(mask, noise, -1), value + noise / 2
+        ).argmax(1)
         boards = boards.push(action)
         over = (boards.outcome() != 0) | (boards.halfmove >= 40)
         if over.any():
             n = int(over.sum())
             if n > len(queue): queue = Boards.cat([queue, fresh(games)])
             boards, queue = put_rows(boards, over, queue[:n]), queue[n:]
-    boards, scores, counts = Boards.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts]), torch.cat([p[2] for p in parts])
-    return _shard(boards[torch.arange(positions)], scores[:int(counts[:positions].sum())], counts[:positions])
+    boards, scores, counts = (
+        Boards.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts]),
+        torch.cat([p[2] for p in parts])
+    )
+    return _shard(
+        boards[torch.arange(positions)], scores[: int(counts[:positions].sum())], counts[:positions]
+    )
 
 def _shard(boards: Boards, scores: Tensor, counts: Tensor) -> dict[str, Tensor]:
-    return {f.name: getattr(boards, f.name) for f in fields(Boards) if f.name != "keys"} | {"scores": scores, "counts": counts.to(torch.uint8)}
+    return {f.name: getattr(boards, f.name) for f in fields(Boards) if f.name != "keys"} | {
+        "scores": scores,
+        "counts": counts.to(torch.uint8),
+    }
 
 # %% ../nbs/api/05_shards.ipynb #2cd32993
 def _digest(tensors: dict[str, Tensor]) -> str:
     h = hashlib.sha256()
-    for k in sorted(tensors): h.update(k.encode() + str(tensors[k].dtype).encode() + tensors[k].contiguous().numpy().tobytes())
+    for k in sorted(tensors):
+        h.update(
+            k.encode() + str(tensors[k].dtype).encode() + tensors[k].contiguous().numpy().tobytes()
+        )
     return h.hexdigest()
 
 def write_shards(
@@ -114,36 +144,58 @@ def write_shards(
     "Make what is missing."
     folder = Path(folder)
     try: folder.mkdir(parents=True, exist_ok=True)
-    except OSError as e: raise UserError(f"{folder} cannot be made ({e.strerror}): choose another folder.") from None
-    settings = {"seed": seed, "engine": engine.name} | {k: v for k, v in how.items() if k != "exclude"}
+    except OSError as e:
+        raise UserError(f"{folder} cannot be made ({e.strerror}): choose another folder.") from None
+    settings = {"seed": seed, "engine": engine.name} | {
+        k: v for k, v in how.items() if k != "exclude"
+    }
     for i in tqdm(range(shards), desc=f"shards in {folder}", disable=not progress):
         path = folder/f"shard_{i:05d}.safetensors"
         if path.exists():
             was = json.loads(_read_shard(path)[1]["settings"])
-            if was != settings: raise UserError(f"{path} was made with {was}, not with {settings}: choose another folder, or the same settings.")
+            if was != settings:
+                raise UserError(
+                    f"{path} was made with {was}, not with {settings}: choose another folder, or"
+                    " the same settings."
+                )
             continue
         tensors = make_shard(seed, i, engine, **how)
         _write_shard(path, tensors, settings)
     return folder
 
 def _write_shard(path: Path, tensors: dict[str, Tensor], settings: dict):
-    write_whole(path, lambda p: save_file(tensors, p, {"settings": json.dumps(settings), "sha256": _digest(tensors)}))
+    write_whole(
+        path,
+        lambda p: save_file(
+            tensors, p, {"settings": json.dumps(settings), "sha256": _digest(tensors)}
+        ),
+    )
 
 def _read_shard(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
-        with safe_open(path, "pt") as f: header, tensors = f.metadata() or {}, {k: f.get_tensor(k) for k in f.keys()}
-    except (SafetensorError, OSError) as e: raise UserError(f"{path} is not a whole shard ({e}): delete it and run chess-grpo label again.") from None
-    if "sha256" not in header: raise UserError(f"{path} is no shard: it was not written by chess-grpo label.")
-    if _digest(tensors) != header["sha256"]: raise UserError(f"{path} does not have the checksum of its header: delete it and run chess-grpo label again.")
+        with safe_open(path, "pt") as f:
+            header, tensors = f.metadata() or {}, {k: f.get_tensor(k) for k in f.keys()}
+    except (SafetensorError, OSError) as e:
+        raise UserError(
+            f"{path} is not a whole shard ({e}): delete it and run chess-grpo label again."
+        ) from None
+    if "sha256" not in header:
+        raise UserError(f"{path} is no shard: it was not written by chess-grpo label.")
+    if _digest(tensors) != header["sha256"]:
+        raise UserError(
+            f"{path} does not have the checksum of its header: delete it and run chess-grpo label"
+            " again."
+        )
     return tensors, header
 
 @dataclass(frozen=True, eq=False)
 class Shards:
     "Labelled positions of a folder, in memory as they are in the files."
-    boards: Boards      # [N]
-    scores: Tensor      # [K] int16, position by position
-    start: Tensor       # [N] int64, where each position's scores begin
-    shard: Tensor       # [N] int64, which file a position is from: those of one file are from the same games
+    boards: Boards    # [N]
+    scores: Tensor    # [K] int16, position by position
+    start: Tensor    # [N] int64, where each position's scores begin
+    # [N] int64, which file a position is from: those of one file are from the same games
+    shard: Tensor
 
     @classmethod
     def read(cls,
@@ -151,8 +203,15 @@ class Shards:
         only: Sequence[int] | None = None, # their numbers; None = all
     ) -> "Shards":
         "Read and check shards."
-        paths = [p for p in sorted(Path(folder).glob("shard_*.safetensors")) if only is None or int(p.stem[6:]) in only]
-        if not paths: raise UserError(f"There is no shard in {folder}: make some with chess-grpo label --folder {folder}.")
+        paths = [
+            p
+            for p in sorted(Path(folder).glob("shard_*.safetensors"))
+            if only is None or int(p.stem[6:]) in only
+        ]
+        if not paths:
+            raise UserError(
+                f"There is no shard in {folder}: make some with chess-grpo label --folder {folder}."
+            )
         return cls.open(paths)
 
     @classmethod
@@ -162,19 +221,33 @@ class Shards:
         parts = [_read_shard(p)[0] for p in paths]
         join = lambda k: torch.cat([t[k] for t in parts])
         counts = join("counts").long()
-        boards = Boards(*(join(f.name) if f.name != "keys" else torch.zeros(len(counts), 0, dtype=torch.int64) for f in fields(Boards)))
-        return cls(boards, join("scores"), counts.cumsum(0) - counts, torch.cat([torch.full((len(t["counts"]),), i) for i, t in enumerate(parts)]))
+        boards = Boards(
+            *(
+                join(f.name) if f.name != "keys" else torch.zeros(len(counts), 0, dtype=torch.int64)
+                for f in fields(Boards)
+            )
+        )
+        return cls(
+            boards,
+            join("scores"),
+            counts.cumsum(0) - counts,
+            torch.cat([torch.full((len(t["counts"]),), i) for i, t in enumerate(parts)]),
+        )
 
     def __len__(self) -> int: return len(self.boards)
 
     def labelled(self,
         rows: Tensor, # [n] int64
-    ) -> Labelled: # n positions
+    ) -> Labelled:    # n positions
         "Some positions with their scores, as the judge wants them."
         boards = self.boards[rows]
         mask = boards.legal_mask()
         counts = mask.sum(1)
-        at = self.start[rows].repeat_interleave(counts) + torch.arange(int(counts.sum())) - (counts.cumsum(0) - counts).repeat_interleave(counts)
+        at = (
+            self.start[rows].repeat_interleave(counts)
+            + torch.arange(int(counts.sum()))
+            - (counts.cumsum(0) - counts).repeat_interleave(counts)
+        )
         packed = unpack_scores(self.scores[at])
         dense = no_scores(*mask.shape)
         for k in ("cp", "mate", "moves"): getattr(dense, k)[mask] = getattr(packed, k)
@@ -187,6 +260,8 @@ def load_judge() -> Labelled: # 2,000 positions
     return judge.labelled(torch.arange(len(judge)))
 
 @lru_cache(1)
-def kept_out() -> Tensor: # [K] int64
+def kept_out() -> Tensor:    # [K] int64
     "Keys of the positions that nobody may learn from."
-    return torch.cat([load_labelled().boards.key(), Shards.open([data_path("judge.safetensors")]).boards.key()])
+    return torch.cat(
+        [load_labelled().boards.key(), Shards.open([data_path("judge.safetensors")]).boards.key()]
+    )

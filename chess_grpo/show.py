@@ -32,21 +32,29 @@ def board_svg(
     fen: str,
     arrows: Sequence[tuple[str, str]] = (), # (UCI move, colour), the first drawn lowest
     size: int = 240, # pixels
-) -> str: # SVG
+) -> str:    # SVG
     "A board from the side to move's view, with arrows."
     board = chess.Board(fen)
-    marks = [chess.svg.Arrow(m.from_square, m.to_square, color=c) for m, c in ((chess.Move.from_uci(u), c) for u, c in arrows)]
+    marks = [
+        chess.svg.Arrow(m.from_square, m.to_square, color=c)
+        for m, c in ((chess.Move.from_uci(u), c) for u, c in arrows)
+    ]
     return chess.svg.board(board, orientation=board.turn, arrows=marks, size=size)
 
 def change_svg(change: Change, size: int = 240) -> str:
     "Before in red, after in green, the engine's best in blue."
-    return board_svg(change.fen, [(change.best, "#3a6fd899"), (change.before, "#d0402bcc"), (change.after, "#2e9e4fcc")], size)
+    return board_svg(
+        change.fen,
+        [(change.best, "#3a6fd899"), (change.before, "#d0402bcc"), (change.after, "#2e9e4fcc")],
+        size,
+    )
 
 # %% ../nbs/api/13_show.ipynb #68ea82b7
 class Picture(Figure):
     "A figure that shows itself in a notebook, whatever matplotlib's backend."
     def _repr_png_(self) -> bytes:
-        buffer = io.BytesIO(); self.savefig(buffer, format="png", dpi=90)
+        buffer = io.BytesIO()
+        self.savefig(buffer, format="png", dpi=90)
         return buffer.getvalue()
 
 def learning_curves(
@@ -60,17 +68,32 @@ def learning_curves(
     for axis, (title, keys) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels):
         short = [k.replace("eval/", "held-out ").split("/")[-1] for k in keys]
         for key, name in zip(keys, short):
-            if short.count(name) > 1: name = key.replace("/", " ")              # train/loss beside valid/loss
+            if short.count(name) > 1: name = key.replace("/", " ")    # train/loss beside valid/loss
             points = [(r[x], r[key]) for r in rows if key in r]
-            if points: axis.plot(*zip(*points), label=name.replace("_", " "), marker="o" if len(points) < 0.5 * len(rows) else None, markersize=3, linewidth=1)
-        axis.set_title(title, fontsize=10); axis.set_xlabel(x, fontsize=8); axis.tick_params(labelsize=8); axis.grid(alpha=0.3)
+            if points:
+                axis.plot(
+                    *zip(*points),
+                    label=name.replace("_", " "),
+                    marker="o" if len(points) < 0.5 * len(rows) else None,
+                    markersize=3,
+                    linewidth=1
+                )
+        axis.set_title(title, fontsize=10)
+        axis.set_xlabel(x, fontsize=8)
+        axis.tick_params(labelsize=8)
+        axis.grid(alpha=0.3)
         if len(keys) > 1: axis.legend(fontsize=7)
-        if title in log: axis.set_yscale("log"); axis.yaxis.set_major_formatter("{x:.2g}"); axis.yaxis.set_minor_formatter("{x:.2g}"); axis.tick_params(which="minor", labelsize=6)
+        if title in log:
+            axis.set_yscale("log")
+            axis.yaxis.set_major_formatter("{x:.2g}")
+            axis.yaxis.set_minor_formatter("{x:.2g}")
+            axis.tick_params(which="minor", labelsize=6)
     return figure
 
 def png(figure: Figure, dpi: int = 110) -> str:
     "A figure as a data URI, to stand inside a page."
-    buffer = io.BytesIO(); figure.savefig(buffer, format="png", dpi=dpi)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=dpi)
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 # %% ../nbs/api/13_show.ipynb #87f250a1
@@ -92,14 +115,26 @@ def replay_html(
     title: str, # such as "policy - random mover, 1-0 by checkmate"
     start: int = 0, # ply shown first
     name: str = "game", # of the element in the page
-) -> str: # a piece of HTML
+) -> str:    # a piece of HTML
     "A board with buttons that plays a game back."
     board, fens, sans, last = chess.Board(), [chess.STARTING_FEN], [""], [""]
     for uci in moves:
         number = f"{board.fullmove_number}{'.' if board.turn else '...'} "
-        sans.append(number + board.san(chess.Move.from_uci(uci))); board.push_uci(uci); fens.append(board.fen()); last.append(uci)
-    game = json.dumps({"fens": fens, "sans": sans, "last": last, "title": title, "start": min(start, len(fens) - 1)}).replace("</", "<\\/")
-    return _REPLAY.replace("PIECES", json.dumps(chess.svg.PIECES).replace("</", "<\\/")).replace("GAME", game).replace("ID", name)
+        sans.append(number + board.san(chess.Move.from_uci(uci)))
+        board.push_uci(uci)
+        fens.append(board.fen())
+        last.append(uci)
+    game = json.dumps(
+        {
+            "fens": fens, "sans": sans, "last": last, "title": title,
+            "start": min(start, len(fens) - 1)
+        }
+    ).replace("</", "<\\/")
+    return (
+        _REPLAY.replace("PIECES", json.dumps(chess.svg.PIECES).replace("</", "<\\/"))
+        .replace("GAME", game)
+        .replace("ID", name)
+    )
 
 # %% ../nbs/api/13_show.ipynb #0096616c
 _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>TITLE</title><style>
@@ -112,7 +147,11 @@ def table_html(
     rows: Sequence[Sequence[str]],
 ) -> str:
     "A table."
-    row = lambda cells, tag: "<tr>" + "".join(f"<{tag}>{html.escape(str(c))}</{tag}>" for c in cells) + "</tr>"
+    row = (
+        lambda cells, tag: "<tr>"
+        + "".join(f"<{tag}>{html.escape(str(c))}</{tag}>" for c in cells)
+        + "</tr>"
+    )
     return "<table>" + row(head, "th") + "".join(row(r, "td") for r in rows) + "</table>"
 
 def report_html(
@@ -123,11 +162,24 @@ def report_html(
     changes: Sequence[Change],
     game: str, # what `replay_html` gives, "" = none
     config: dict,
-) -> str: # a page
+) -> str:    # a page
     "The report of a training run."
-    boards = "".join(f'<figure>{change_svg(c)}<figcaption><span class="b">before {c.before}, loses {c.loss_before:.2f}</span><br><span class="a">after {c.after}, loses {c.loss_after:.2f}</span><br>'
-                     f'<span class="e">best {c.best}</span></figcaption></figure>' for c in changes)
-    body = (f"<p>{html.escape(summary)}</p>{table_html(*table)}<h2>Learning</h2><img alt='learning curves' src='{png(figure)}'>"
-            + (f"<h2>Positions where the move changed</h2><p>Held-out positions, drawn at random; losses in expected score on [-1, 1].</p><div class='boards'>{boards}</div>" if changes else "")
-            + (f"<h2>A game</h2>{game}" if game else "") + f"<h2>Configuration</h2><pre>{html.escape(json.dumps(config, indent=1))}</pre>")
+    boards = "".join(
+        f'<figure>{change_svg(c)}<figcaption><span class="b">before {c.before}, loses'
+        f' {c.loss_before:.2f}</span><br><span class="a">after {c.after}, loses'
+        f' {c.loss_after:.2f}</span><br><span class="e">best {c.best}</span></figcaption></figure>'
+        for c in changes
+    )
+    body = (
+        f"<p>{html.escape(summary)}</p>{table_html(*table)}<h2>Learning</h2><img alt='learning"
+        f" curves' src='{png(figure)}'>"
+        + (
+            "<h2>Positions where the move changed</h2><p>Held-out positions, drawn at random;"
+            f" losses in expected score on [-1, 1].</p><div class='boards'>{boards}</div>"
+            if changes
+            else ""
+        )
+        + (f"<h2>A game</h2>{game}" if game else "")
+        + f"<h2>Configuration</h2><pre>{html.escape(json.dumps(config, indent=1))}</pre>"
+    )
     return _PAGE.replace("TITLE", html.escape(title)).replace("BODY", body)

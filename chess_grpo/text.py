@@ -32,14 +32,21 @@ from tqdm.auto import tqdm
 from .board import MOVES, Boards, random_actions
 from .core import UserError, data_path, generator
 from .engine import EnginePool, go_command
-from .loss import ADVANTAGES, AdvantageConfig, LossConfig, exact_kl, group_advantages, grpo_loss
+from chess_grpo.loss import (
+    ADVANTAGES, AdvantageConfig, LossConfig, exact_kl, group_advantages, grpo_loss
+)
 from .policy import load_policy, sample_actions, write_whole
 from .preflight import REMEDIES, Identity, bisect
 
 try:
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
-    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, PreTrainedTokenizerFast, StaticCache
-except ImportError as e: raise UserError(f"The text model needs more packages ({e.name} is missing): pip install \"chess_grpo[text]\".") from None
+    from transformers import (
+        GPT2Config, GPT2LMHeadModel, PreTrainedModel, PreTrainedTokenizerFast, StaticCache
+    )
+except ImportError as e:
+    raise UserError(
+        f'The text model needs more packages ({e.name} is missing): pip install "chess_grpo[text]".'
+    ) from None
 
 # %% ../nbs/api/11_text.ipynb #bf902071
 MOVE = r"[a-h][1-8][a-h][1-8][qrbn]?"
@@ -47,11 +54,12 @@ MOVE = r"[a-h][1-8][a-h][1-8][qrbn]?"
 @dataclass(frozen=True)
 class PolicyAnswer:
     "What a completion of the policy task says; what it does not say is empty."
-    moves: tuple[str, ...] = ()     # UCI, at most five
-    evals: tuple[float, ...] = ()   # pawns, the mover's view
-    best: str = ""                  # UCI
+    moves: tuple[str, ...] = ()    # UCI, at most five
+    evals: tuple[float, ...] = ()    # pawns, the mover's view
+    best: str = ""    # UCI
 
-    def __str__(self): return f"M: {' '.join(self.moves):30}E: {' '.join(map(str, self.evals)):40}B: {self.best}"
+    def __str__(self):
+        return f"M: {' '.join(self.moves):30}E: {' '.join(map(str, self.evals)):40}B: {self.best}"
 
 def policy_prompt(
     fen: str,
@@ -70,7 +78,9 @@ def parse_policy(
         if not re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)", word): break
         evals.append(float(word))
     best = re.match(rf"\s*({MOVE})", said.get("B", ""))
-    return PolicyAnswer(tuple(re.findall(MOVE, said.get("M", ""))[:5]), tuple(evals), best[1] if best else "")
+    return PolicyAnswer(
+        tuple(re.findall(MOVE, said.get("M", ""))[:5]), tuple(evals), best[1] if best else ""
+    )
 
 # %% ../nbs/api/11_text.ipynb #a42cfc0a
 @dataclass(frozen=True)
@@ -138,14 +148,23 @@ def read_sample(
         if at < 0: raise UserError("A policy sample without M:.")
         fen, said = text[3:at].strip(), parse_policy(text[at:])
         board = _board(fen)
-        if not said.moves or len(said.moves) != len(said.evals) or said.best not in said.moves: raise UserError("A policy sample needs as many evaluations as moves, and the best move among them.")
-        if not {m.uci() for m in board.legal_moves}.issuperset(said.moves): raise UserError("A policy sample with an illegal move.")
+        if not said.moves or len(said.moves) != len(said.evals) or said.best not in said.moves:
+            raise UserError(
+                "A policy sample needs as many evaluations as moves, and the best move among them."
+            )
+        if not {m.uci() for m in board.legal_moves}.issuperset(said.moves):
+            raise UserError("A policy sample with an illegal move.")
         return Sample("P", text[:at], text[at:])
     parts = text.removeprefix("A: ").rstrip("+").split("+")
-    if len(parts) != 7: raise UserError(f"An environment sample has 7 fields between its plus signs, not {len(parts)}.")
+    if len(parts) != 7:
+        raise UserError(
+            f"An environment sample has 7 fields between its plus signs, not {len(parts)}."
+        )
     fen, move, history, *rest = parts
-    if not history.split() or history.split()[-1] != move: raise UserError("The history of an environment sample ends with its move.")
-    if parse_transition("+".join(rest)) is None: raise UserError("An environment sample whose transition cannot be read.")
+    if not history.split() or history.split()[-1] != move:
+        raise UserError("The history of an environment sample ends with its move.")
+    if parse_transition("+".join(rest)) is None:
+        raise UserError("An environment sample whose transition cannot be read.")
     _board(fen), _board(rest[0])
     return Sample("A", f"A: {fen}+{move}+{history}+", "+".join(rest))
 
@@ -169,11 +188,14 @@ def load_texts(
     if path.is_dir() or path.exists():
         files = sorted(map(str, path.glob(f"{split}*"))) if path.is_dir() else [str(path)]
         if not files: raise UserError(f"There is no {split} file in {path}.")
-        kind = {".parquet": "parquet", ".jsonl": "json", ".json": "json"}.get(Path(files[0]).suffix, "text")
+        kind = {".parquet": "parquet", ".jsonl": "json", ".json": "json"}.get(
+            Path(files[0]).suffix, "text"
+        )
         rows = datasets.load_dataset(kind, data_files=files, split="train", streaming=True)
     else: rows = datasets.load_dataset(str(source), split=split, streaming=True)
     for row in rows:
-        if "text" not in row: raise UserError(f"{source} has no column text; it has {', '.join(row)}.")
+        if "text" not in row:
+            raise UserError(f"{source} has no column text; it has {', '.join(row)}.")
         yield row["text"]
 
 # %% ../nbs/api/11_text.ipynb #d042c4c8
@@ -190,7 +212,13 @@ def policy_samples(
         if not lines: raise UserError(f"The game is over in {fen}: there is no move to name.")
         best = lines[-1][0] if worst_for_black and fen.split()[1] == "b" else lines[0][0]
         if rng: rng.shuffle(lines)
-        out.append(Sample("P", policy_prompt(fen), str(PolicyAnswer(tuple(m for m, _ in lines), tuple(e for _, e in lines), best))))
+        out.append(
+            Sample(
+                "P",
+                policy_prompt(fen),
+                str(PolicyAnswer(tuple(m for m, _ in lines), tuple(e for _, e in lines), best)),
+            )
+        )
     return out
 
 def top_moves(
@@ -199,15 +227,22 @@ def top_moves(
     depth: int = 10,
 ) -> list[list[tuple[str, float]]]: # for each position up to five moves with what they are worth in pawns, the mover's view; best first
     "The engine's five best moves."
-    pawns = lambda line: line.cp / 100 if not line.mate else line.mate / abs(line.mate) * (100_000 - abs(line.moves)) / 100
-    return [[(line.move, pawns(line)) for line in lines[:5] if line.move] for _, lines in engine.search(fens, go_command(depth), multipv=5)]
+    pawns = lambda line: (
+        line.cp / 100
+        if not line.mate
+        else line.mate / abs(line.mate) * (100_000 - abs(line.moves)) / 100
+    )
+    return [
+        [(line.move, pawns(line)) for line in lines[:5] if line.move]
+        for _, lines in engine.search(fens, go_command(depth), multipv=5)
+    ]
 
 def play_texts(
     games: int, # side by side
     plies: int,
     generator: torch.Generator,
     random_share: float = 0.3, # of the moves
-) -> list[tuple[str, str, tuple[str, ...]]]: # FEN, move in UCI, up to nine moves before it
+) -> list[tuple[str, str, tuple[str, ...]]]:    # FEN, move in UCI, up to nine moves before it
     "Games as text; one that is over begins anew."
     policy = load_policy(data_path("pretrained.safetensors"))
     boards, history, out = Boards.start(games), [()] * games, []
@@ -215,10 +250,23 @@ def play_texts(
         over = boards.outcome() != 0
         if over.any():
             fresh = Boards.start(games)
-            boards = Boards(*(torch.where(over.reshape(-1, *[1] * (getattr(boards, f.name).dim() - 1)), getattr(fresh, f.name), getattr(boards, f.name)) for f in fields(Boards)))
+            boards = Boards(
+                *(
+                    torch.where(
+                        over.reshape(-1, *[1] * (getattr(boards, f.name).dim() - 1)),
+                        getattr(fresh, f.name),
+                        getattr(boards, f.name),
+                    )
+                    for f in fields(Boards)
+                )
+            )
             history = [() if o else h for h, o in zip(history, over.tolist())]
         with torch.no_grad(): actions = sample_actions(policy.log_probs(boards), 1, generator)[:, 0]
-        actions = torch.where(torch.rand(games, generator=generator) < random_share, random_actions(boards.legal_mask(), generator), actions)
+        actions = torch.where(
+            torch.rand(games, generator=generator) < random_share,
+            random_actions(boards.legal_mask(), generator),
+            actions,
+        )
         moves = [MOVES[a] for a in actions.tolist()]
         out += zip(boards.fens(), moves, history)
         boards, history = boards.push(actions), [(*h, m)[-9:] for h, m in zip(history, moves)]
@@ -233,7 +281,7 @@ def make_samples(
     illegal: float = 0.03, # share of environment samples with an illegal move
     games: int = 0, # to take them from, played side by side; 0 = as few as it takes, so that many are from one game
     progress: bool = False,
-) -> list[Sample]: # in random order, no prompt twice
+) -> list[Sample]:    # in random order, no prompt twice
     "A data set."
     rng, g = random.Random(seed), generator(seed)
     visited = play_texts(games or max(8, -(-max(policy, environment) // 80)), 120, g)
@@ -241,12 +289,23 @@ def make_samples(
     unique = {fen: (fen, move, history) for fen, move, history in visited}
     env = []
     for fen, move, history in itertools.islice(unique.values(), environment):
-        if rng.random() < illegal: move = next(m for m in iter(lambda: rng.choice(MOVES), None) if transition(fen, m).truncated)
+        if rng.random() < illegal:
+            move = next(
+                m for m in iter(lambda: rng.choice(MOVES), None) if transition(fen, m).truncated
+            )
         env.append(Sample("A", environment_prompt(fen, move, history), str(transition(fen, move))))
     fens = list(itertools.islice(unique, len(unique) - policy, None)) if policy else []
-    if len(env) < environment or len(fens) < policy: raise UserError(f"{len(unique)} positions were played and {max(policy, environment)} are needed: ask for fewer.")
+    if len(env) < environment or len(fens) < policy:
+        raise UserError(
+            f"{len(unique)} positions were played and {max(policy, environment)} are needed: ask"
+            " for fewer."
+        )
     chunks = [fens[i:i + 512] for i in range(0, len(fens), 512)]
-    out = env + [s for chunk in tqdm(chunks, desc="policy samples", disable=not progress) for s in policy_samples(chunk, engine, rng, depth)]
+    out = env + [
+        s
+        for chunk in tqdm(chunks, desc="policy samples", disable=not progress)
+        for s in policy_samples(chunk, engine, rng, depth)
+    ]
     rng.shuffle(out)
     return out
 
@@ -256,32 +315,47 @@ def write_samples(
 ):
     "Keep a data set in the form of the published one."
     import datasets
-    write_whole(Path(path), lambda p: datasets.Dataset.from_dict({"text": [s.text if s.task == "P" else s.text.removeprefix("A: ") for s in samples]}).to_parquet(str(p)))
+    write_whole(
+        Path(path),
+        lambda p: datasets.Dataset.from_dict(
+            {"text": [s.text if s.task == "P" else s.text.removeprefix("A: ") for s in samples]}
+        ).to_parquet(str(p)),
+    )
 
 # %% ../nbs/api/11_text.ipynb #c6798b3d
 @dataclass(frozen=True)
 class PolicyWeights:
     "What a policy answer earns, all weights of it."
-    best: float = 0.5                   # share of the best move in the whole
-    candidates: float = 0.3             # of the moves
-    evaluations: float = 0.2            # of the evaluations
-    by_rank: tuple[float, ...] = (1.0, 0.8, 0.6, 0.4, 0.2)     # best move: the engine's first to fifth
-    legal: float = 0.1                  # legal, not among the five
+    best: float = 0.5    # share of the best move in the whole
+    candidates: float = 0.3    # of the moves
+    evaluations: float = 0.2    # of the evaluations
+    # best move: the engine's first to fifth
+    by_rank: tuple[float, ...] = (1.0, 0.8, 0.6, 0.4, 0.2)
+    legal: float = 0.1    # legal, not among the five
     illegal: float = -1.0
     missing: float = -0.5
-    order: float = 0.1                  # candidates: bonus of the first in its place, two thirds of it for the second, a third for the third
-    illegal_candidate: float = -0.3     # each
+    # candidates: bonus of the first in its place, two thirds of it for the second, a third for the
+    # third
+    order: float = 0.1
+    illegal_candidate: float = -0.3    # each
     no_candidates: float = -0.3
-    missing_candidate: float = 0.0      # each of the five (or of all legal moves, if there are fewer) that is not named; a move named twice counts once
-    scale: float = 1.0                  # evaluations: pawns of mean error at which nothing is left
-    sign: float = -0.4                  # each wrong sign
-    sign_from: float = 0.2              # pawns from which a sign counts
+    # each of the five (or of all legal moves, if there are fewer) that is not named; a move named
+    # twice counts once
+    missing_candidate: float = 0.0
+    scale: float = 1.0    # evaluations: pawns of mean error at which nothing is left
+    sign: float = -0.4    # each wrong sign
+    sign_from: float = 0.2    # pawns from which a sign counts
     illegal_evaluation: float = -0.5    # there is an illegal move among the moves
-    short_evaluation: float | None = None   # fewer different moves than five (or than there are); None = judged like any other
+    # fewer different moves than five (or than there are); None = judged like any other
+    short_evaluation: float | None = None
     counts_differ: float = -0.4
     no_evaluations: float = -0.2
 
-ANSWER_REQUIRED = PolicyWeights(missing=-1.0, no_candidates=-1.0, missing_candidate=-0.3, illegal_evaluation=-1.0, short_evaluation=-1.0, counts_differ=-1.0, no_evaluations=-1.0)      # nothing that can be said earns less than saying nothing, and what is missing costs what is illegal
+# nothing that can be said earns less than saying nothing, and what is missing costs what is illegal
+ANSWER_REQUIRED = PolicyWeights(
+    missing=-1.0, no_candidates=-1.0, missing_candidate=-0.3, illegal_evaluation=-1.0,
+    short_evaluation=-1.0, counts_differ=-1.0, no_evaluations=-1.0
+)
 
 def policy_rewards(
     fens: Sequence[str], # N positions
@@ -296,41 +370,82 @@ def policy_rewards(
     unique = list(boards)
     top = dict(zip(unique, top_moves(unique, engine, depth)))
     legal = lambda fen, move: move in may[fen]
-    wanted = sorted({(fen, m) for fen, a in zip(fens, answers) if a.evals and len(a.evals) == len(a.moves) and all(legal(fen, m) for m in a.moves) for m in a.moves})
+    wanted = sorted(
+        {
+            (fen, m)
+            for fen, a in zip(fens, answers)
+            if a.evals and len(a.evals) == len(a.moves) and all(legal(fen, m) for m in a.moves)
+            for m in a.moves
+        }
+    )
     after = []
-    for fen, m in wanted: board = boards[fen].copy(stack=False); board.push_uci(m); after.append(board.fen())
-    worth = dict(zip(wanted, ((-engine.scores(after, depth)).centipawns(mate=100_000) / 100).tolist())) if after else {}
+    for fen, m in wanted:
+        board = boards[fen].copy(stack=False)
+        board.push_uci(m)
+        after.append(board.fen())
+    worth = (
+        dict(zip(wanted, ((-engine.scores(after, depth)).centipawns(mate=100_000) / 100).tolist()))
+        if after
+        else {}
+    )
     w, parts = weights, []
     for fen, a in zip(fens, answers):
         best = [m for m, _ in top[fen]]
-        ok = [m for m in a.moves if legal(fen, m)]; bad = len(a.moves) - len(ok); short = max(0, min(5, len(may[fen])) - len(set(a.moves)))
-        move = w.missing if not a.best else w.illegal if not legal(fen, a.best) else w.by_rank[best.index(a.best)] if a.best in best else w.legal
+        ok = [m for m in a.moves if legal(fen, m)]
+        bad = len(a.moves) - len(ok)
+        short = max(0, min(5, len(may[fen])) - len(set(a.moves)))
+        move = (
+            w.missing
+            if not a.best
+            else (
+                w.illegal
+                if not legal(fen, a.best)
+                else w.by_rank[best.index(a.best)] if a.best in best else w.legal
+            )
+        )
         if not a.moves: candidates = w.no_candidates
         else:
             candidates = w.illegal_candidate * bad + w.missing_candidate * short
-            if ok: candidates += len(set(ok) & set(best)) / len(set(ok) | set(best)) + sum(w.order * (3 - i) / 3 for i, (m, b) in enumerate(zip(ok[:3], best)) if m == b)
+            if ok:
+                candidates += len(set(ok) & set(best)) / len(set(ok) | set(best)) + sum(
+                    w.order * (3 - i) / 3 for i, (m, b) in enumerate(zip(ok[:3], best)) if m == b
+                )
         if not a.evals or not a.moves: evaluation = w.no_evaluations
         elif len(a.evals) != len(a.moves): evaluation = w.counts_differ
         elif bad: evaluation = w.illegal_evaluation
         elif short and w.short_evaluation is not None: evaluation = w.short_evaluation
         else:
             true = [worth[fen, m] for m in a.moves]
-            evaluation = max(0.0, 1 - sum(abs(x - y) for x, y in zip(a.evals, true)) / len(true) / w.scale) + w.sign * sum(abs(y) > w.sign_from and (x > 0) - (x < 0) != (y > 0) - (y < 0) for x, y in zip(a.evals, true))
+            evaluation = max(
+                0.0, 1 - sum(abs(x - y) for x, y in zip(a.evals, true)) / len(true) / w.scale
+            ) + w.sign * sum(
+                abs(y) > w.sign_from and (x > 0) - (x < 0) != (y > 0) - (y < 0)
+                for x, y in zip(a.evals, true)
+            )
         parts.append([move, max(-1.0, min(1.0, candidates)), max(-1.0, min(1.0, evaluation))])
     parts = torch.tensor(parts, dtype=torch.float64).reshape(-1, 3)
-    return (parts @ torch.tensor([w.best, w.candidates, w.evaluations], dtype=torch.float64)).clamp(-1, 1).float(), parts
+    return (parts @ torch.tensor([w.best, w.candidates, w.evaluations], dtype=torch.float64)).clamp(
+        -1, 1
+    ).float(), parts
 
 # %% ../nbs/api/11_text.ipynb #6f088947
 def noted_transition(
     truth: Transition,
     completion: str,
-) -> float: # 0 to 1
+) -> float:    # 0 to 1
     "A transition's reward at the time of note 003: 0.3 format, 0.7 content."
     number = re.search(r"[-+]?\d*\.?\d+", completion)
-    shape = 0.4 * bool(re.search(r"[1-8KQRBNPkqrbnp]+/[/1-8KQRBNPkqrbnp]+", completion)) + 0.3 * bool(number) + 0.3 * bool(re.search(r"\b(true|false)\b", completion.lower()))
-    content = 0.6 * (truth.fen.split()[0] in completion) + 0.4 * bool(number and -1 <= float(number[0]) <= 1)
+    shape = (
+        0.4 * bool(re.search(r"[1-8KQRBNPkqrbnp]+/[/1-8KQRBNPkqrbnp]+", completion))
+        + 0.3 * bool(number)
+        + 0.3 * bool(re.search(r"\b(true|false)\b", completion.lower()))
+    )
+    content = 0.6 * (truth.fen.split()[0] in completion) + 0.4 * bool(
+        number and -1 <= float(number[0]) <= 1
+    )
     return 0.3 * shape + 0.7 * content
 
+# it has not the form of a transition
 @dataclass(frozen=True)
 class EnvironmentWeights:
     "What a transition earns, all weights of it; they add to 1."
@@ -338,23 +453,36 @@ class EnvironmentWeights:
     squares: float = 0.3    # times 1 - wrong squares / 4, at least 0
     fields: float = 0.15    # times the share of the FEN's other five fields that are right
     outcome: float = 0.15   # times the share of reward, terminated and truncated that are right
-    malformed: float = -0.5 # it has not the form of a transition
+    malformed: float = -0.5
 
 def environment_rewards(
     truths: Sequence[Transition], # N
     completions: Sequence[str], # N
     weights: EnvironmentWeights = EnvironmentWeights(),
-) -> Tensor: # [N], 1 = perfect
+) -> Tensor:    # [N], 1 = perfect
     "Reward transitions for what is right in them."
     w, out = weights, []
     for truth, text in zip(truths, completions):
         said = parse_transition(text)
-        if said is None: out.append(w.malformed); continue
+        if said is None:
+            out.append(w.malformed)
+            continue
         a, b = said.fen.split(), truth.fen.split()
         unfold = lambda ranks: re.sub(r"\d", lambda d: "_" * int(d[0]), ranks)
         one, two = unfold(a[0]), unfold(b[0])
         wrong = sum(x != y for x, y in zip(one, two)) if len(one) == len(two) else 64
-        out.append(w.exact * (said.fen == truth.fen) + w.squares * max(0.0, 1 - wrong / 4) + w.fields * sum(x == y for x, y in zip(a[1:], b[1:])) / 5 + w.outcome * ((said.reward == truth.reward) + (said.terminated == truth.terminated) + (said.truncated == truth.truncated)) / 3)
+        out.append(
+            w.exact * (said.fen == truth.fen)
+            + w.squares * max(0.0, 1 - wrong / 4)
+            + w.fields * sum(x == y for x, y in zip(a[1:], b[1:])) / 5
+            + w.outcome
+            * (
+                (said.reward == truth.reward)
+                + (said.terminated == truth.terminated)
+                + (said.truncated == truth.truncated)
+            )
+            / 3
+        )
     return torch.tensor(out)
 
 def task_of(
@@ -371,14 +499,27 @@ def rewards_of(
     depth: int = 10,
     policy_weights: PolicyWeights = PolicyWeights(),
     environment_weights: EnvironmentWeights = EnvironmentWeights(),
-) -> Tensor: # [N] in [-1,1]; of P as the side to move sees it
+) -> Tensor:    # [N] in [-1,1]; of P as the side to move sees it
     "Reward completions of either task."
     out, policy = torch.zeros(len(prompts)), [i for i, p in enumerate(prompts) if task_of(p) == "P"]
     other = [i for i in range(len(prompts)) if i not in set(policy)]
     for i in other:
-        if prompts[i].count("+") < 2: raise UserError(f"An environment prompt is 'A: FEN+move+history+', not {prompts[i]!r}.")
-    if policy: out[policy] = policy_rewards([prompts[i][3:].strip() for i in policy], [parse_policy(completions[i]) for i in policy], engine, depth, policy_weights)[0]
-    if other: out[other] = environment_rewards([transition(*prompts[i][3:].split("+")[:2]) for i in other], [completions[i] for i in other], environment_weights)
+        if prompts[i].count("+") < 2:
+            raise UserError(f"An environment prompt is 'A: FEN+move+history+', not {prompts[i]!r}.")
+    if policy:
+        out[policy] = policy_rewards(
+            [prompts[i][3:].strip() for i in policy],
+            [parse_policy(completions[i]) for i in policy],
+            engine,
+            depth,
+            policy_weights,
+        )[0]
+    if other:
+        out[other] = environment_rewards(
+            [transition(*prompts[i][3:].split("+")[:2]) for i in other],
+            [completions[i] for i in other],
+            environment_weights,
+        )
     return out
 
 # %% ../nbs/api/11_text.ipynb #53a6a06e
@@ -387,16 +528,39 @@ def chess_tokenizer() -> PreTrainedTokenizerFast:
     runs = [" " * n for n in range(1, 91)]
     numbers = [str(n) for n in range(1000)] + [f"0{n}" for n in range(10)] + ["001"]
     castling = ["".join(c) for n in range(1, 5) for c in itertools.combinations("KQkq", n)]
-    words = ["<pad>", "<eos>", "<unk>", *map(chr, range(33, 127)), *runs, *numbers, *castling, *("P:", "A:", "M:", "E:", "B:"), *MOVES]
+    words = [
+        "<pad>", "<eos>", "<unk>", *map(chr, range(33, 127)), *runs, *numbers, *castling,
+        *("P:", "A:", "M:", "E:", "B:"), *MOVES
+    ]
     onward: dict[str, list[str]] = {}
-    for m in MOVES: onward.setdefault(m[:2], []).append(m[2:])                                   # by the square they leave: a tenth of the time of one long list
-    known = "|".join(f"{square}(?:{'|'.join(sorted(rest, key=len, reverse=True))})" for square, rest in onward.items())
-    pattern = rf"[PAMEB]:|(?=[a-h][1-8][a-h][1-8])(?:{known})|(?<=[ ])(?:{'|'.join(sorted(castling, key=len, reverse=True))})(?=[ ])|0[0-9](?![0-9])|001|[1-9][0-9]{{0,2}}|[ ]{{1,90}}|."
-    t = Tokenizer(models.WordLevel({w: i for i, w in enumerate(dict.fromkeys(words))}, unk_token="<unk>"))
-    t.normalizer = normalizers.Sequence([normalizers.Replace(Regex(f"{n}(?=[1-8pnbrqkPNBRQK/_]* [wb] )"), "_" * n) for n in range(8, 0, -1)])
+    # by the square they leave: a tenth of the time of one long list
+    for m in MOVES: onward.setdefault(m[:2], []).append(m[2:])
+    known = "|".join(
+        f"{square}(?:{'|'.join(sorted(rest, key=len, reverse=True))})"
+        for square, rest in onward.items()
+    )
+    pattern = (
+        rf"[PAMEB]:|(?=[a-h][1-8][a-h][1-8])(?:{known})|(?<=["
+        rf" ])(?:{'|'.join(sorted(castling, key=len, reverse=True))})(?=["
+        r" ])|0[0-9](?![0-9])|001|[1-9][0-9]{0,2}|[ ]{1,90}|."
+    )
+    t = Tokenizer(
+        models.WordLevel({w: i for i, w in enumerate(dict.fromkeys(words))}, unk_token="<unk>")
+    )
+    t.normalizer = normalizers.Sequence(
+        [
+            normalizers.Replace(Regex(f"{n}(?=[1-8pnbrqkPNBRQK/_]* [wb] )"), "_" * n)
+            for n in range(8, 0, -1)
+        ]
+    )
     t.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")
-    t.decoder = decoders.Sequence([decoders.Fuse(), *(decoders.Replace("_" * n, str(n)) for n in range(8, 0, -1))])
-    return PreTrainedTokenizerFast(tokenizer_object=t, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>", padding_side="left", clean_up_tokenization_spaces=False, model_max_length=320)
+    t.decoder = decoders.Sequence(
+        [decoders.Fuse(), *(decoders.Replace("_" * n, str(n)) for n in range(8, 0, -1))]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=t, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>",
+        padding_side="left", clean_up_tokenization_spaces=False, model_max_length=320
+    )
 
 def small_model(
     width: int = 128,
@@ -409,15 +573,21 @@ def small_model(
     t = chess_tokenizer()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return GPT2LMHeadModel(GPT2Config(vocab_size=len(t), n_positions=320, n_embd=width, n_layer=layers, n_head=heads, resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout, bos_token_id=t.eos_token_id, eos_token_id=t.eos_token_id, pad_token_id=t.pad_token_id)).eval()
+        return GPT2LMHeadModel(
+            GPT2Config(
+                vocab_size=len(t), n_positions=320, n_embd=width, n_layer=layers, n_head=heads,
+                resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout,
+                bos_token_id=t.eos_token_id, eos_token_id=t.eos_token_id,
+                pad_token_id=t.pad_token_id
+            )
+        ).eval()
 
 # %% ../nbs/api/11_text.ipynb #c817d585
-def encoded(
-    samples: Sequence[Sample],
-    tokenizer: PreTrainedTokenizerFast,
-) -> tuple[Tensor, Tensor]: # [N,L] int64 tokens, padded on the right; [N,L] bool, True = part of a completion, its end included
+def encoded(samples: Sequence[Sample], tokenizer: PreTrainedTokenizerFast) -> tuple[Tensor, Tensor]: # [N,L] int64 tokens, padded on the right; [N,L] bool, True = part of a completion, its end included
     "Samples as tokens."
-    prompts, ends = (tokenizer([getattr(s, k) for s in samples])["input_ids"] for k in ("prompt", "completion"))
+    prompts, ends = (
+        tokenizer([getattr(s, k) for s in samples])["input_ids"] for k in ("prompt", "completion")
+    )
     rows = [p + c + [tokenizer.eos_token_id] for p, c in zip(prompts, ends)]
     length = max(map(len, rows), default=0)
     tokens = torch.tensor([r + [tokenizer.pad_token_id] * (length - len(r)) for r in rows])
@@ -429,18 +599,27 @@ def supervised_loss(
     model: PreTrainedModel,
     tokens: Tensor, # [N,L]
     counts: Tensor, # [N,L] bool, True = to be predicted
-) -> Tensor: # scalar, nats a token
+) -> Tensor:    # scalar, nats a token
     "Cross-entropy of the tokens that count."
     where = counts[:, 1:]
-    hidden = model.transformer(input_ids=tokens[:, :-1]).last_hidden_state[where] if hasattr(model, "transformer") else None
-    logits = model.lm_head(hidden) if hidden is not None else model(input_ids=tokens[:, :-1]).logits[where]
+    hidden = (
+        model.transformer(input_ids=tokens[:, :-1]).last_hidden_state[where]
+        if hasattr(model, "transformer")
+        else None
+    )
+    logits = (
+        model.lm_head(hidden)
+        if hidden is not None
+        else model(input_ids=tokens[:, :-1]).logits[where]
+    )
     return torch.nn.functional.cross_entropy(logits.float(), tokens[:, 1:][where])
 
 def _batches(lengths: Tensor, batch: int, g: torch.Generator, among: int = 16) -> Iterator[Tensor]:
     "An epoch in a new order: rows of like length side by side, of every 16 batches, so that little of a batch is padding. Most batches are of one task."
     for block in torch.randperm(len(lengths), generator=g).split(among * batch):
         rows = block[lengths[block].argsort()].split(batch)
-        if len(rows) > 1 and len(rows[-1]) < batch: rows = rows[:-1]         # what is left over waits for another epoch
+        # what is left over waits for another epoch
+        if len(rows) > 1 and len(rows[-1]) < batch: rows = rows[:-1]
         for i in torch.randperm(len(rows), generator=g).tolist(): yield rows[i]
 
 def fit_text(
@@ -456,14 +635,27 @@ def fit_text(
     bf16: bool = False, # autocast to bfloat16
     seed: int = 0,
     progress: bool = False,
-) -> list[float]: # the loss of each step
+) -> list[float]:    # the loss of each step
     "Supervised learning; epochs in a new order each, batches of texts of like length."
-    if not samples or (steps < 1 and not minutes): raise UserError(f"There is nothing to do: {len(samples)} samples, {steps} steps.")
+    if not samples or (steps < 1 and not minutes):
+        raise UserError(f"There is nothing to do: {len(samples)} samples, {steps} steps.")
     tokens, counts = encoded(samples, tokenizer)
     inside = [p for n, p in model.named_parameters() if p.dim() == 2 and ".h." in f".{n}"]
     known = {id(p) for p in inside}
-    parts = [(torch.optim.AdamW([p for p in model.parameters() if id(p) not in known], lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.01), learning_rate), (torch.optim.Muon(inside, lr=matrix_rate, weight_decay=0.01), matrix_rate)]
-    lengths = (counts * torch.arange(1, counts.shape[1] + 1)).amax(1)      # up to the end of text, which may be the padding token too
+    parts = [
+        (
+            torch.optim.AdamW(
+                [p for p in model.parameters() if id(p) not in known],
+                lr=learning_rate,
+                betas=(0.9, 0.98),
+                weight_decay=0.01,
+            ),
+            learning_rate,
+        ),
+        (torch.optim.Muon(inside, lr=matrix_rate, weight_decay=0.01), matrix_rate),
+    ]
+    # up to the end of text, which may be the padding token too
+    lengths = (counts * torch.arange(1, counts.shape[1] + 1)).amax(1)
     g, losses, clock = generator(seed), [], time.monotonic()
     epochs = itertools.chain.from_iterable(_batches(lengths, batch, g) for _ in itertools.count())
     model.train()
@@ -471,41 +663,62 @@ def fit_text(
         while True:
             done = (time.monotonic() - clock) / (60 * minutes) if minutes else len(losses) / steps
             if done >= 1: break
-            rows = next(epochs); keep = int(lengths[rows].max())
-            with torch.autocast("cpu" if tokens.device.type == "cpu" else "cuda", torch.bfloat16, enabled=bf16): loss = supervised_loss(model, tokens[rows, :keep].to(model.device), counts[rows, :keep].to(model.device))
+            rows = next(epochs)
+            keep = int(lengths[rows].max())
+            with torch.autocast(
+                "cpu" if tokens.device.type == "cpu" else "cuda", torch.bfloat16, enabled=bf16
+            ):
+                loss = supervised_loss(
+                    model, tokens[rows, :keep].to(model.device),
+                    counts[rows, :keep].to(model.device)
+                )
             for optimizer, top in parts:
-                for group in optimizer.param_groups: group["lr"] = top * min(1, (len(losses) + 1) / warmup) * (1 + math.cos(math.pi * done)) / 2
+                for group in optimizer.param_groups:
+                    group["lr"] = (
+                        top
+                        * min(1, (len(losses) + 1) / warmup)
+                        * (1 + math.cos(math.pi * done))
+                        / 2
+                    )
                 optimizer.zero_grad()
-            loss.backward(); torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             for optimizer, _ in parts: optimizer.step()
-            losses.append(loss.item()); bar.update(); bar.set_postfix(loss=f"{losses[-1]:.3f}")
+            losses.append(loss.item())
+            bar.update()
+            bar.set_postfix(loss=f"{losses[-1]:.3f}")
     model.eval()
     return losses
 
 # %% ../nbs/api/11_text.ipynb #a5c38408
+# tokens
 @dataclass(frozen=True)
 class Sampling:
     "How completions are drawn."
     temperature: float = 1.0
     top_p: float = 1.0
-    max_new: int = 128      # tokens
+    max_new: int = 128
 
-NOTED = {"P": Sampling(0.5, 0.9, 256), "A": Sampling(0.95, 0.95, 256)}      # of note 003
+NOTED = {"P": Sampling(0.5, 0.9, 256), "A": Sampling(0.95, 0.95, 256)}    # of note 003
 
 @dataclass(frozen=True, eq=False)
 class Completions:
     "G sampled completions for each of B prompts."
-    prompts: list[str]      # B
-    prompt_ids: Tensor      # [B,P] int64, padded on the left
-    prompt_mask: Tensor     # [B,P] bool, True = not padding
-    tokens: Tensor          # [B,G,T] int64
-    mask: Tensor            # [B,G,T] bool, True = sampled, the end of text included
-    texts: list[list[str]]  # B times G
-    drawn_at: Tensor | None = None  # [B,G,T] log-probabilities of the distributions the tokens were drawn from, top-p and all
+    prompts: list[str]    # B
+    prompt_ids: Tensor    # [B,P] int64, padded on the left
+    prompt_mask: Tensor    # [B,P] bool, True = not padding
+    tokens: Tensor    # [B,G,T] int64
+    mask: Tensor    # [B,G,T] bool, True = sampled, the end of text included
+    texts: list[list[str]]    # B times G
+    # [B,G,T] log-probabilities of the distributions the tokens were drawn from, top-p and all
+    drawn_at: Tensor | None = None
 
     def pick(self, rows: Tensor) -> "Completions":
         "Those of some prompts."
-        return Completions([self.prompts[i] for i in rows], self.prompt_ids[rows], self.prompt_mask[rows], self.tokens[rows], self.mask[rows], [self.texts[i] for i in rows])
+        return Completions(
+            [self.prompts[i] for i in rows], self.prompt_ids[rows], self.prompt_mask[rows],
+            self.tokens[rows], self.mask[rows], [self.texts[i] for i in rows]
+        )
 
 def joined(
     parts: Sequence[Completions],
@@ -513,8 +726,20 @@ def joined(
 ) -> Completions:
     "Several batches as one: prompts padded on the left, completions on the right; drawn_at is not kept."
     P, T = max(c.prompt_ids.shape[1] for c in parts), max(c.tokens.shape[2] for c in parts)
-    wide = lambda x, n, left, value: torch.nn.functional.pad(x, (n - x.shape[-1], 0) if left else (0, n - x.shape[-1]), value=value)
-    return Completions([p for c in parts for p in c.prompts], *(torch.cat([wide(getattr(c, k), n, left, v) for c in parts]) for k, n, left, v in (("prompt_ids", P, True, pad), ("prompt_mask", P, True, False), ("tokens", T, False, pad), ("mask", T, False, False))), [t for c in parts for t in c.texts])
+    wide = lambda x, n, left, value: torch.nn.functional.pad(
+        x, (n - x.shape[-1], 0) if left else (0, n - x.shape[-1]), value=value
+    )
+    return Completions(
+        [p for c in parts for p in c.prompts],
+        *(
+            torch.cat([wide(getattr(c, k), n, left, v) for c in parts])
+            for k, n, left, v in (
+                ("prompt_ids", P, True, pad), ("prompt_mask", P, True, False),
+                ("tokens", T, False, pad), ("mask", T, False, False)
+            )
+        ),
+        [t for c in parts for t in c.texts]
+    )
 
 @torch.no_grad()
 def generate(
@@ -531,20 +756,58 @@ def generate(
     if not prompts: raise UserError("There is no prompt to complete.")
     ids = tokenizer(list(prompts), padding=True, return_tensors="pt").to(model.device)
     room = model.config.max_position_embeddings - ids["input_ids"].shape[1]
-    if room < 1: raise UserError(f"A prompt has {ids['input_ids'].shape[1]} tokens, and the model reads {model.config.max_position_embeddings}: shorten it.")
+    if room < 1:
+        raise UserError(
+            f"A prompt has {ids['input_ids'].shape[1]} tokens, and the model reads"
+            f" {model.config.max_position_embeddings}: shorten it."
+        )
     new = min(how.max_new, room)
-    cache = dict(past_key_values=StaticCache(model.config, ids["input_ids"].shape[1] + new), disable_compile=True) if model.config.model_type == "gpt2" else {}       # one that does not grow is not copied at every token; of other models it is left to the library
+    # one that does not grow is not copied at every token; of other models it is left to the library
+    cache = (
+        dict(
+            past_key_values=StaticCache(model.config, ids["input_ids"].shape[1] + new),
+            disable_compile=True,
+        )
+        if model.config.model_type == "gpt2"
+        else {}
+    )
     model.train(dropout)
     with torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []):
         torch.manual_seed(seed)
-        out = model.generate(**{k: ids[k] for k in ("input_ids", "attention_mask")}, do_sample=True, temperature=how.temperature, top_p=how.top_p, top_k=0, num_return_sequences=group, max_new_tokens=new, pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id, return_dict_in_generate=True, output_scores=keep, **cache)
+        out = model.generate(
+            **{k: ids[k] for k in ("input_ids", "attention_mask")},
+            do_sample=True,
+            temperature=how.temperature,
+            top_p=how.top_p,
+            top_k=0,
+            num_return_sequences=group,
+            max_new_tokens=new,
+            pad_token_id=tokenizer.pad_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            return_dict_in_generate=True,
+            output_scores=keep,
+            **cache
+        )
     model.eval()
     tokens = out.sequences[:, ids["input_ids"].shape[1]:].reshape(len(prompts), group, -1)
-    drawn_at = torch.stack(out.scores, 1).float().log_softmax(2).gather(2, tokens.flatten(0, 1)[..., None])[..., 0].reshape(tokens.shape) if keep else None
+    drawn_at = (
+        torch.stack(out.scores, 1)
+        .float()
+        .log_softmax(2)
+        .gather(2, tokens.flatten(0, 1)[..., None])[..., 0]
+        .reshape(tokens.shape)
+        if keep
+        else None
+    )
     ended = (tokens == tokenizer.eos_token_id).cumsum(2)
     mask = (ended == 0) | ((ended == 1) & (tokens == tokenizer.eos_token_id))
-    texts = [[tokenizer.decode(t[m], skip_special_tokens=True) for t, m in zip(*row)] for row in zip(tokens, mask)]
-    return Completions(list(prompts), ids["input_ids"], ids["attention_mask"].bool(), tokens, mask, texts, drawn_at)
+    texts = [
+        [tokenizer.decode(t[m], skip_special_tokens=True) for t, m in zip(*row)]
+        for row in zip(tokens, mask)
+    ]
+    return Completions(
+        list(prompts), ids["input_ids"], ids["attention_mask"].bool(), tokens, mask, texts, drawn_at
+    )
 
 def token_log_probs(
     model: PreTrainedModel,
@@ -559,11 +822,27 @@ def token_log_probs(
     attention = torch.cat([c.prompt_mask.repeat_interleave(G, 0), c.mask.reshape(B * G, T)], 1)
     at = (attention.cumsum(1) - 1).clamp_min(0)
     model.train(dropout)
-    if dropout: logits = model(input_ids=torch.cat([c.prompt_ids.repeat_interleave(G, 0), tokens], 1), attention_mask=attention, position_ids=at, logits_to_keep=T + 1).logits[:, :-1]
-    else:                                                                   # a prompt is read once for its group
-        read = model(input_ids=c.prompt_ids, attention_mask=c.prompt_mask, position_ids=at[::G, :P], use_cache=True, logits_to_keep=1)
+    if dropout:
+        logits = model(
+            input_ids=torch.cat([c.prompt_ids.repeat_interleave(G, 0), tokens], 1),
+            attention_mask=attention,
+            position_ids=at,
+            logits_to_keep=T + 1,
+        ).logits[:, :-1]
+    else:    # a prompt is read once for its group
+        read = model(
+            input_ids=c.prompt_ids, attention_mask=c.prompt_mask, position_ids=at[::G, :P],
+            use_cache=True, logits_to_keep=1
+        )
         read.past_key_values.batch_repeat_interleave(G)
-        rest = model(input_ids=tokens[:, :-1], attention_mask=attention[:, :-1], position_ids=at[:, P:-1], past_key_values=read.past_key_values).logits if T > 1 else read.logits[:, :0].repeat_interleave(G, 0)
+        rest = (
+            model(
+                input_ids=tokens[:, :-1], attention_mask=attention[:, :-1],
+                position_ids=at[:, P:-1], past_key_values=read.past_key_values
+            ).logits
+            if T > 1
+            else read.logits[:, :0].repeat_interleave(G, 0)
+        )
         logits = torch.cat([read.logits.repeat_interleave(G, 0), rest], 1)
     model.eval()
     return (logits.float() / temperature).log_softmax(2).reshape(B, G, T, -1)
@@ -577,7 +856,8 @@ def score_tokens(
     "Score completions."
     return _of_tokens(token_log_probs(model, c, temperature, dropout), c)
 
-def _of_tokens(lp: Tensor, c: Completions) -> tuple[Tensor, Tensor]: return lp.gather(3, c.tokens[..., None])[..., 0], -(lp.exp() * lp).sum(3)
+def _of_tokens(lp: Tensor, c: Completions) -> tuple[Tensor, Tensor]:
+    return lp.gather(3, c.tokens[..., None])[..., 0], -(lp.exp() * lp).sum(3)
 
 def retokenised(
     c: Completions,
@@ -587,27 +867,39 @@ def retokenised(
     "The completions decoded, cleaned and encoded again: what was not sampled (but drawn_at stays that of the sampled tokens). A bug to study."
     rows = [[tokenizer.encode(clean(t)) + [tokenizer.eos_token_id] for t in row] for row in c.texts]
     T = max(len(r) for row in rows for r in row)
-    tokens = torch.tensor([[r + [tokenizer.pad_token_id] * (T - len(r)) for r in row] for row in rows], device=c.tokens.device)
-    return replace(c, tokens=tokens, mask=torch.tensor([[[i < len(r) for i in range(T)] for r in row] for row in rows], device=c.tokens.device))
+    tokens = torch.tensor(
+        [[r + [tokenizer.pad_token_id] * (T - len(r)) for r in row] for row in rows],
+        device=c.tokens.device,
+    )
+    return replace(
+        c,
+        tokens=tokens,
+        mask=torch.tensor(
+            [[[i < len(r) for i in range(T)] for r in row] for row in rows], device=c.tokens.device
+        ),
+    )
 
 # %% ../nbs/api/11_text.ipynb #494faa38
 @dataclass(frozen=True)
 class TextConfig:
     "What a run is."
-    batch: int = 4                  # prompts a step (B)
-    group: int = 8                  # completions a prompt (G)
-    depth: int = 6                  # plies the engine searches to reward
-    sampling: dict = field(default_factory=lambda: {"P": Sampling(1.0, 1.0, 80), "A": Sampling(1.0, 1.0, 100)})
+    batch: int = 4    # prompts a step (B)
+    group: int = 8    # completions a prompt (G)
+    depth: int = 6    # plies the engine searches to reward
+    sampling: dict = field(
+        default_factory=lambda: {"P": Sampling(1.0, 1.0, 80), "A": Sampling(1.0, 1.0, 100)}
+    )
     advantages: AdvantageConfig = ADVANTAGES["trl"]
     loss: LossConfig = LossConfig(clip=0.2, kl_coef=0.02, kl="k3")
     learning_rate: float = 1e-4
-    warmup: int = 10                # steps: Adam's first ones have the full size in every weight, whatever the gradient knows
+    # steps: Adam's first ones have the full size in every weight, whatever the gradient knows
+    warmup: int = 10
     grad_clip: float = 1.0
-    updates: int = 1                # optimiser steps a batch
-    resample: int = 2               # most times that groups without variance are drawn again
-    learner_temperature: float = 0  # 0 = that of sampling; anything else is a bug to study
-    dropout: bool = False           # on while scoring: a bug to study
-    retokenise: bool = False        # score cleaned text instead of the sampled tokens: a bug to study
+    updates: int = 1    # optimiser steps a batch
+    resample: int = 2    # most times that groups without variance are drawn again
+    learner_temperature: float = 0    # 0 = that of sampling; anything else is a bug to study
+    dropout: bool = False    # on while scoring: a bug to study
+    retokenise: bool = False    # score cleaned text instead of the sampled tokens: a bug to study
     seed: int = 0
 
 class TextTrainer:
@@ -620,85 +912,178 @@ class TextTrainer:
         config: TextConfig = TextConfig(),
         rewards: Callable[[Sequence[str], Sequence[str], EnginePool, int], Tensor] = rewards_of, # prompts, completions, engine, depth -> [N]
     ):
-        self.model, self.tokenizer, self.engine, self.config, self.rewards = model, tokenizer, engine, config, rewards
+        self.model, self.tokenizer, self.engine, self.config, self.rewards = (
+            model, tokenizer, engine, config, rewards
+        )
         self.tasks = [t for t in ("P", "A") if prompts.get(t)]
-        if not self.tasks: raise UserError("There is no prompt to learn from: give some for task P or A.")
+        if not self.tasks:
+            raise UserError("There is no prompt to learn from: give some for task P or A.")
         for t in self.tasks:
-            if len(prompts[t]) < config.batch: raise UserError(f"There are {len(prompts[t])} prompts of task {t}; a batch takes {config.batch}.")
-        if config.advantages.credit != "trajectory": raise UserError(f"advantages.credit is {config.advantages.credit}; a completion has one reward, so it must be trajectory.")
-        if config.group < 2: raise UserError(f"group is {config.group}; a group needs two members, or every advantage is 0.")
+            if len(prompts[t]) < config.batch:
+                raise UserError(
+                    f"There are {len(prompts[t])} prompts of task {t}; a batch takes"
+                    f" {config.batch}."
+                )
+        if config.advantages.credit != "trajectory":
+            raise UserError(
+                f"advantages.credit is {config.advantages.credit}; a completion has one reward, so"
+                " it must be trajectory."
+            )
+        if config.group < 2:
+            raise UserError(
+                f"group is {config.group}; a group needs two members, or every advantage is 0."
+            )
         self.prompts, self.done, self.rng = prompts, 0, random.Random(config.seed)
         self.reference = copy.deepcopy(model).eval().requires_grad_(False)
-        self.optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, weight_decay=0.0)
+        self.optimizer = torch.optim.AdamW(
+            model.parameters(), lr=config.learning_rate, weight_decay=0.0
+        )
 
     def rollout(self, task: str, prompts: Sequence[str], seed: int) -> tuple[Completions, Tensor]: # rewards [B,G]
         "Sample and reward."
-        c = generate(self.model, self.tokenizer, prompts, self.config.group, self.config.sampling[task], seed)
+        c = generate(
+            self.model, self.tokenizer, prompts, self.config.group, self.config.sampling[task], seed
+        )
         flat = [t for row in c.texts for t in row]
-        return c, self.rewards([p for p in prompts for _ in range(self.config.group)], flat, self.engine, self.config.depth).reshape(len(prompts), -1)
+        return c, self.rewards(
+            [p for p in prompts for _ in range(self.config.group)],
+            flat,
+            self.engine,
+            self.config.depth,
+        ).reshape(len(prompts), -1)
 
-    def score(self, c: Completions, task: str) -> Tensor: # [B,G,T,V] log-probabilities
+    def score(self, c: Completions, task: str) -> Tensor:    # [B,G,T,V] log-probabilities
         "As the learner scores, its bugs included."
         k = self.config
-        return token_log_probs(self.model, c, k.learner_temperature or k.sampling[task].temperature, k.dropout)
+        return token_log_probs(
+            self.model, c, k.learner_temperature or k.sampling[task].temperature, k.dropout
+        )
 
     def step(self) -> dict:
         "Prompts, completions, rewards, update; the metrics of the step."
         k, task = self.config, self.tasks[self.done % len(self.tasks)]
         parts, need, drawn = [], k.batch, 0
-        for again in range(1 + k.resample):                                 # groups without variance teach nothing: other prompts instead
-            c, rewards = self.rollout(task, self.rng.sample(self.prompts[task], need), k.seed + 1000 * self.done + again)
+        # groups without variance teach nothing: other prompts instead
+        for again in range(1 + k.resample):
+            c, rewards = self.rollout(
+                task, self.rng.sample(self.prompts[task], need), k.seed + 1000 * self.done + again
+            )
             drawn += need
             rows = ((rewards.std(1) >= 1e-6) | (again == k.resample)).nonzero()[:, 0]
-            parts.append((c.pick(rows), rewards[rows])); need -= len(rows)
+            parts.append((c.pick(rows), rewards[rows]))
+            need -= len(rows)
             if not need: break
-        c, rewards = joined([p for p, _ in parts], self.tokenizer.pad_token_id), torch.cat([r for _, r in parts])
+        c, rewards = joined([p for p, _ in parts], self.tokenizer.pad_token_id), torch.cat(
+            [r for _, r in parts]
+        )
         record = self.update(c, rewards, task)
         self.done += 1
-        return {"step": self.done, "task": task, "reward": rewards.mean().item(), "reward_std_within": rewards.std(1).mean().item(), "zero_variance_groups": (rewards.std(1) < 1e-6).float().mean().item(), "resampled_groups": drawn - k.batch, "length": c.mask.sum(2).float().mean().item(), **record}
+        return {
+            "step": self.done,
+            "task": task,
+            "reward": rewards.mean().item(),
+            "reward_std_within": rewards.std(1).mean().item(),
+            "zero_variance_groups": (rewards.std(1) < 1e-6).float().mean().item(),
+            "resampled_groups": drawn - k.batch,
+            "length": c.mask.sum(2).float().mean().item(),
+            **record,
+        }
 
     def update(self,
         c: Completions,
         rewards: Tensor, # [B,G] in [-1,1]
         task: str, # P or A, whose prompts they answer
-    ) -> dict: # the metrics of the update
+    ) -> dict:    # the metrics of the update
         "Advantages, loss, gradient; the reference is scored like the learner, without its bugs."
         k = self.config
         given = retokenised(c, self.tokenizer) if k.retokenise else c
         B, G, T = given.tokens.shape
-        at_end = torch.arange(T) == 0                                       # one reward a completion; where it stands makes no difference to trajectories
-        advantages = group_advantages(torch.where(at_end, rewards[..., None], 0.0), given.mask.cpu(), k.advantages).to(self.model.device)
+        # one reward a completion; where it stands makes no difference to trajectories
+        at_end = torch.arange(T) == 0
+        advantages = group_advantages(
+            torch.where(at_end, rewards[..., None], 0.0), given.mask.cpu(), k.advantages
+        ).to(self.model.device)
         temperature = k.sampling[task].temperature
-        for group in self.optimizer.param_groups: group["lr"] = k.learning_rate * min(1.0, (self.done + 1) / max(1, k.warmup))
+        for group in self.optimizer.param_groups:
+            group["lr"] = k.learning_rate * min(1.0, (self.done + 1) / max(1, k.warmup))
         with torch.no_grad():
             every_ref = token_log_probs(self.reference, given, temperature)
             ref = _of_tokens(every_ref, given)[0]
-            old = None if not k.dropout and k.learner_temperature in (0, temperature) else score_tokens(self.model, given, temperature)[0]
+            old = (
+                None
+                if not k.dropout and k.learner_temperature in (0, temperature)
+                else score_tokens(self.model, given, temperature)[0]
+            )
         for _ in range(k.updates):
             every = self.score(given, task)
             new, entropy = _of_tokens(every, given)
-            if old is None: old = new.detach()                              # a sound learner scores as the sampler does
-            loss, record = grpo_loss(new, old, advantages, given.mask, k.loss, entropy, ref, kl_ref=exact_kl(every, every_ref) if k.loss.kl == "exact" else None)
-            self.optimizer.zero_grad(); loss.backward()
+            if old is None: old = new.detach()    # a sound learner scores as the sampler does
+            loss, record = grpo_loss(
+                new,
+                old,
+                advantages,
+                given.mask,
+                k.loss,
+                entropy,
+                ref,
+                kl_ref=exact_kl(every, every_ref) if k.loss.kl == "exact" else None,
+            )
+            self.optimizer.zero_grad()
+            loss.backward()
             norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), k.grad_clip)
-            if not torch.isfinite(norm): raise UserError(f"The gradient of step {self.done + 1} is not finite; nothing was updated. A lower learning rate may help.")
+            if not torch.isfinite(norm):
+                raise UserError(
+                    f"The gradient of step {self.done + 1} is not finite; nothing was updated. A"
+                    " lower learning rate may help."
+                )
             self.optimizer.step()
-        return {"loss": loss.item(), "grad_norm": norm.item(), "kl_ref": record.figures["kl_ref"].item(), "entropy": record.figures.get("entropy", entropy[given.mask].mean()).item(), "mean_ratio": record.figures["mean_ratio"].item(), "clip_fraction": record.figures["clip_fraction"].item()}
+        return {
+            "loss": loss.item(),
+            "grad_norm": norm.item(),
+            "kl_ref": record.figures["kl_ref"].item(),
+            "entropy": record.figures.get("entropy", entropy[given.mask].mean()).item(),
+            "mean_ratio": record.figures["mean_ratio"].item(),
+            "clip_fraction": record.figures["clip_fraction"].item(),
+        }
 
-    def preflight(self, task: str = "") -> Identity: # task: empty = the first
+    def preflight(self, task: str = "") -> Identity:    # task: empty = the first
         "Is what samples what learns? Before the first step, on a few prompts. What samples is taken from the sampling itself."
         k, task = self.config, task or self.tasks[0]
         how = k.sampling[task]
-        c = generate(self.model, self.tokenizer, self.prompts[task][:k.batch], k.group, how, k.seed, keep=True)
+        c = generate(
+            self.model, self.tokenizer, self.prompts[task][: k.batch], k.group, how, k.seed,
+            keep=True
+        )
         with torch.no_grad(): whole, _ = score_tokens(self.model, c, how.temperature)
         def measure(fixed):
             torch.manual_seed(k.seed)
             given = retokenised(c, self.tokenizer) if k.retokenise and "tokens" not in fixed else c
-            with torch.no_grad(): new, _ = score_tokens(self.model, given, how.temperature if "temperature" in fixed else k.learner_temperature or how.temperature, k.dropout and "dropout" not in fixed)
+            with torch.no_grad():
+                new, _ = score_tokens(
+                    self.model,
+                    given,
+                    (
+                        how.temperature
+                        if "temperature" in fixed
+                        else k.learner_temperature or how.temperature
+                    ),
+                    k.dropout and "dropout" not in fixed,
+                )
             T = min(new.shape[2], c.tokens.shape[2])
-            wide = new.new_zeros(c.tokens.shape); wide[..., :T] = new[..., :T]
+            wide = new.new_zeros(c.tokens.shape)
+            wide[..., :T] = new[..., :T]
             return wide, whole if "top-p" in fixed else c.drawn_at, c.mask
-        with torch.random.fork_rng(devices=[]): return bisect(measure, ("temperature", "dropout", "tokens", "top-p"), REMEDIES | {"top-p": "learn from what the whole distribution draws: set top_p to 1, or accept that the learner's distribution is not the sampler's"})
+        with torch.random.fork_rng(devices=[]):
+            return bisect(
+                measure,
+                ("temperature", "dropout", "tokens", "top-p"),
+                REMEDIES | {
+                    "top-p": (
+                        "learn from what the whole distribution draws: set top_p to 1, or accept"
+                        " that the learner's distribution is not the sampler's"
+                    )
+                },
+            )
 
 @torch.no_grad()
 def answers(
@@ -714,15 +1099,47 @@ def answers(
     for task in ("P", "A"):
         some = sorted((s for s in samples if s.task == task), key=lambda s: len(s.prompt))
         for i in range(0, len(some), batch):
-            c = generate(model, tokenizer, [s.prompt for s in some[i:i + batch]], 1, Sampling(1e-4 if greedy else 1.0, 1.0, 120), seed + i)
+            c = generate(
+                model, tokenizer, [s.prompt for s in some[i : i + batch]], 1,
+                Sampling(1e-4 if greedy else 1.0, 1.0, 120), seed + i
+            )
             for s, (text,) in zip(some[i:i + batch], c.texts):
                 if task == "P":
-                    said, truth, board = parse_policy(text), parse_policy(s.completion), chess.Board(s.prompt[3:].strip())
-                    may = {m.uci() for m in board.legal_moves}; legal = may.__contains__
-                    found = {"complete": len(said.moves) == len(said.evals) == len(truth.moves) and said.best in said.moves, "legal": sum(map(legal, said.moves)) / 5 if len(truth.moves) == 5 else float("nan"), "different": sum(map(legal, set(said.moves))) / 5 if len(truth.moves) == 5 else float("nan"), "best_legal": bool(said.best) and legal(said.best), "best": said.best == truth.best}
+                    said, truth, board = (
+                        parse_policy(text), parse_policy(s.completion),
+                        chess.Board(s.prompt[3:].strip())
+                    )
+                    may = {m.uci() for m in board.legal_moves}
+                    legal = may.__contains__
+                    found = {
+                        "complete": (
+                            len(said.moves) == len(said.evals) == len(truth.moves)
+                            and said.best in said.moves
+                        ),
+                        "legal": (
+                            sum(map(legal, said.moves)) / 5
+                            if len(truth.moves) == 5
+                            else float("nan")
+                        ),
+                        "different": (
+                            sum(map(legal, set(said.moves))) / 5
+                            if len(truth.moves) == 5
+                            else float("nan")
+                        ),
+                        "best_legal": bool(said.best) and legal(said.best),
+                        "best": said.best == truth.best,
+                    }
                 else:
                     said, truth = parse_transition(text), parse_transition(s.completion)
-                    found = {"exact": said == truth, "placement": bool(said) and said.fen.split()[0] == truth.fen.split()[0], "outcome": bool(said) and (said.reward, said.terminated, said.truncated) == (truth.reward, truth.terminated, truth.truncated)}
+                    found = {
+                        "exact": said == truth,
+                        "placement": bool(said) and said.fen.split()[0] == truth.fen.split()[0],
+                        "outcome": (
+                            bool(said)
+                            and (said.reward, said.terminated, said.truncated)
+                            == (truth.reward, truth.terminated, truth.truncated)
+                        ),
+                    }
                 for name, value in found.items(): out.setdefault(name, []).append(float(value))
     return {k: (lambda x: x[~x.isnan()])(torch.tensor(v)) for k, v in out.items()}
 
@@ -735,8 +1152,18 @@ def save_text_model(
     from safetensors.torch import save_file
     c = model.config
     shape = {"width": c.n_embd, "layers": c.n_layer, "heads": c.n_head}
-    state = {k: v.detach().contiguous().clone() for k, v in model.state_dict().items() if k != "lm_head.weight"}      # tied to the embedding
-    write_whole(Path(path), lambda p: save_file(state, str(p), {"text_model": json.dumps(shape), "card": json.dumps(card)}))
+    # tied to the embedding
+    state = {
+        k: v.detach().contiguous().clone()
+        for k, v in model.state_dict().items()
+        if k != "lm_head.weight"
+    }
+    write_whole(
+        Path(path),
+        lambda p: save_file(
+            state, str(p), {"text_model": json.dumps(shape), "card": json.dumps(card)}
+        ),
+    )
 
 def load_text_model(
     path: str | Path, # a .safetensors file of save_text_model, a folder, or the name of a causal language model such as jrahn/RookWorld-LM-124M
@@ -745,17 +1172,32 @@ def load_text_model(
     if str(path).endswith(".safetensors"):
         from safetensors import SafetensorError, safe_open
         try:
-            with safe_open(str(path), "pt") as f: meta, state = f.metadata() or {}, {k: f.get_tensor(k) for k in f.keys()}
-        except (OSError, SafetensorError) as e: raise UserError(f"{path} cannot be read: {e}.") from None
+            with safe_open(str(path), "pt") as f:
+                meta, state = f.metadata() or {}, {k: f.get_tensor(k) for k in f.keys()}
+        except (OSError, SafetensorError) as e:
+            raise UserError(f"{path} cannot be read: {e}.") from None
         if "text_model" not in meta: raise UserError(f"{path} does not hold a text model.")
         model = small_model(**json.loads(meta["text_model"]))
         try: missing, unexpected = model.load_state_dict(state, strict=False)
-        except RuntimeError as e: raise UserError(f"{path} was written by another version: {str(e).splitlines()[-1].strip()}") from None
-        if unexpected or set(missing) - {"lm_head.weight"}: raise UserError(f"{path} was written by another version: {', '.join([*missing, *unexpected][:3])} do not match.")
+        except RuntimeError as e:
+            raise UserError(
+                f"{path} was written by another version: {str(e).splitlines()[-1].strip()}"
+            ) from None
+        if unexpected or set(missing) - {"lm_head.weight"}:
+            raise UserError(
+                f"{path} was written by another version: {', '.join([*missing, *unexpected][:3])}"
+                " do not match."
+            )
         return model.eval(), chess_tokenizer()
     from transformers import AutoModelForCausalLM, AutoTokenizer
-    try: model, tokenizer = AutoModelForCausalLM.from_pretrained(path, use_safetensors=True), AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError) as e: raise UserError(f"{path} is neither a file nor a model that can be had: {str(e).splitlines()[0]}") from None
+    try:
+        model, tokenizer = AutoModelForCausalLM.from_pretrained(
+            path, use_safetensors=True
+        ), AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError) as e:
+        raise UserError(
+            f"{path} is neither a file nor a model that can be had: {str(e).splitlines()[0]}"
+        ) from None
     tokenizer.padding_side = "left"
     if tokenizer.pad_token is None: tokenizer.pad_token = tokenizer.eos_token
     return model.eval(), tokenizer

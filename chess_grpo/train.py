@@ -26,12 +26,23 @@ from .board import Boards, random_actions
 from .core import UserError, World, generator
 from .engine import EnginePool, Scores
 from .guards import AdaptiveKL, ClipFraction, EntropyFloor, GroupCollapse, Guard, Order
-from .loss import AdvantageConfig, LossConfig, LossRecord, Term, aggregate, exact_kl, group_advantages, grpo_loss, masked_mean
+from chess_grpo.loss import (
+    AdvantageConfig, LossConfig, LossRecord, Term, aggregate, exact_kl, group_advantages, grpo_loss,
+    masked_mean
+)
 from .play import Quality, move_quality
-from .policy import NotFinite, PolicyConfig, checked, config_from, entropy, freeze, load_policy, load_weights, new_policy, save_policy, write_whole
-from .positions import HISTORY, Balanced, LiveGames, StartStream, load_book, load_labelled, random_games, random_starts
-from .preflight import (Report, Scoring, check_budget, check_entropy_estimate, check_exploration, check_filter, check_padding, check_power, check_rewards, check_saturation, check_signal, check_step,
-                                  gradient_budget, on_policy_identity, score, step_size)
+from chess_grpo.policy import (
+    NotFinite, PolicyConfig, checked, config_from, entropy, freeze, load_policy, load_weights,
+    new_policy, save_policy, write_whole
+)
+from chess_grpo.positions import (
+    HISTORY, Balanced, LiveGames, StartStream, load_book, load_labelled, random_games, random_starts
+)
+from chess_grpo.preflight import (
+    Report, Scoring, check_budget, check_entropy_estimate, check_exploration, check_filter,
+    check_padding, check_power, check_rewards, check_saturation, check_signal, check_step,
+    gradient_budget, on_policy_identity, score, step_size
+)
 from .rewards import asymmetric, changes, reward_named
 from .sampler import Rollout, put_groups, sample
 from .shards import kept_out
@@ -51,7 +62,8 @@ class NetworkKeys:
     square_bias: bool = key(True, "attention has a learned bias for each pair of squares")
     value: bool = key(False, "the network has a value head")
 
-    def policy_config(self) -> PolicyConfig: return PolicyConfig(**{f.name: getattr(self, f.name) for f in fields(PolicyConfig)})
+    def policy_config(self) -> PolicyConfig:
+        return PolicyConfig(**{f.name: getattr(self, f.name) for f in fields(PolicyConfig)})
 
 def check_shared(c):
     "What every kind of run must have; c is its configuration."
@@ -59,12 +71,18 @@ def check_shared(c):
         if getattr(c, k) < 1: raise UserError(f"{k} is {getattr(c, k)}; it must be at least 1.")
     for k in ("minutes", "match_openings", "warmup", "weight_decay", "freeze"):
         if getattr(c, k) < 0: raise UserError(f"{k} is {getattr(c, k)}; it must not be negative.")
-    if not 0 < c.learning_rate < math.inf: raise UserError(f"learning_rate is {c.learning_rate}; it must be above 0.")
-    if not 0 <= c.dropout < 1: raise UserError(f"dropout is {c.dropout}; it must be at least 0 and below 1.")
-    if not 0 <= c.seed < 2**31: raise UserError(f"seed is {c.seed}; it must be between 0 and 2147483647.")
-    if c.freeze > c.layers: raise UserError(f"freeze is {c.freeze}; the network has {c.layers} layers.")
-    if c.device != "cpu" and not torch.cuda.is_available(): raise UserError(f"device is {c.device!r}, but there is no such device here; choose cpu.")
-    if not c.name or Path(c.name).name != c.name: raise UserError(f"{c.name!r} cannot be the name of a folder.")
+    if not 0 < c.learning_rate < math.inf:
+        raise UserError(f"learning_rate is {c.learning_rate}; it must be above 0.")
+    if not 0 <= c.dropout < 1:
+        raise UserError(f"dropout is {c.dropout}; it must be at least 0 and below 1.")
+    if not 0 <= c.seed < 2**31:
+        raise UserError(f"seed is {c.seed}; it must be between 0 and 2147483647.")
+    if c.freeze > c.layers:
+        raise UserError(f"freeze is {c.freeze}; the network has {c.layers} layers.")
+    if c.device != "cpu" and not torch.cuda.is_available():
+        raise UserError(f"device is {c.device!r}, but there is no such device here; choose cpu.")
+    if not c.name or Path(c.name).name != c.name:
+        raise UserError(f"{c.name!r} cannot be the name of a folder.")
 
 @dataclass(frozen=True)
 class TrainConfig(NetworkKeys):
@@ -76,29 +94,58 @@ class TrainConfig(NetworkKeys):
     batch: int = key(256, "positions a step (B)")
     group: int = key(8, "sampled moves or games a position (G)")
     depth: int = key(1, "plies of a rollout (T)")
-    live: float = key(0.33, "share of the positions taken from games that the policy is playing; the rest is random play")
+    live: float = key(
+        0.33,
+        "share of the positions taken from games that the policy is playing; the rest is random"
+        " play",
+    )
     endings: float = key(0.25, "share of the other positions that are won endings")
-    balance: int = key(0, "the rest of the starts is within this many centipawns at the search depth; 0 = any")
+    balance: int = key(
+        0, "the rest of the starts is within this many centipawns at the search depth; 0 = any"
+    )
     book: bool = key(False, "its openings come from the opening book; false = from random play")
-    endings_last: float = key(-1.0, "what that share becomes, in a straight line, by the last step; -1 = it stays")
-    live_random: float = key(0.7, "share of those games in which the other side moves at random; in the rest it is the policy")
+    endings_last: float = key(
+        -1.0, "what that share becomes, in a straight line, by the last step; -1 = it stays"
+    )
+    live_random: float = key(
+        0.7,
+        "share of those games in which the other side moves at random; in the rest it is the"
+        " policy",
+    )
     live_random_last: float = key(-1.0, "what that share becomes by the last step; -1 = it stays")
     temperature: float = key(1.0, "of sampling")
-    teacher_ply: float = key(0.0, "probability that the engine chooses a rival's move of a rollout, in a game with a teacher")
+    teacher_ply: float = key(
+        0.0,
+        "probability that the engine chooses a rival's move of a rollout, in a game with a teacher",
+    )
     teacher_game: float = key(1.0, "probability that a game of a rollout has a teacher")
     teacher_depth: int = key(4, "plies the teacher searches")
     root_noise: float = key(0.0, "weight of Dirichlet noise at the first ply of a rollout")
     root_alpha: float = key(0.3, "concentration of that noise")
-    learner_temperature: float = key(0.0, "of scoring; 0 = that of sampling, anything else is a bug to study")
-    reward: str = key("graded", "expected, linear, tanh or graded: from the engine's score to the reward")
+    learner_temperature: float = key(
+        0.0, "of scoring; 0 = that of sampling, anything else is a bug to study"
+    )
+    reward: str = key(
+        "graded", "expected, linear, tanh or graded: from the engine's score to the reward"
+    )
     reward_negative: float = key(1.0, "what negative rewards are multiplied with")
-    reward_change: bool = key(False, "a move's reward is by how much it changes that of the position, not what the position is worth")
+    reward_change: bool = key(
+        False,
+        "a move's reward is by how much it changes that of the position, not what the position is"
+        " worth",
+    )
     search_depth: int = key(4, "plies the engine searches to score a move")
-    advantage_baseline: str = key("group", "group, leave_one_out, none, or value: what the network's value head expects")
-    advantage_scale: str = key("batch", "none, group, rms, batch or all: what divides the advantages")
+    advantage_baseline: str = key(
+        "group", "group, leave_one_out, none, or value: what the network's value head expects"
+    )
+    advantage_scale: str = key(
+        "batch", "none, group, rms, batch or all: what divides the advantages"
+    )
     advantage_credit: str = key("step", "step, return or trajectory: what a move answers for")
     discount: float = key(1.0, "of later rewards, for return and trajectory")
-    resample: int = key(0, "most times that groups without variance are drawn again from other positions")
+    resample: int = key(
+        0, "most times that groups without variance are drawn again from other positions"
+    )
     clip: float = key(0.2, "ratios below 1 - clip cost nothing more")
     clip_high: float = key(0.0, "ratios above 1 + clip_high earn nothing more; 0 = clip")
     dual_clip: float = key(0.0, "how bad a bad move can get, above 1 + clip_high; 0 = no bound")
@@ -108,15 +155,25 @@ class TrainConfig(NetworkKeys):
     kl: str = key("k3", "k1, k2, k3 or exact: how it is estimated")
     kl_old_coef: float = key(0.0, "weight of the KL to the policy that sampled")
     kl_old: str = key("k3", "k1, k2, k3 or exact: how it is estimated")
-    kl_ratio: bool = key(False, "each estimate of the KL to the starting policy is weighted with its ratio")
+    kl_ratio: bool = key(
+        False, "each estimate of the KL to the starting policy is weighted with its ratio"
+    )
     kl_grad: bool = key(True, "no = the KLs are taken off the advantages instead")
     entropy_coef: float = key(0.2, "weight of the entropy bonus")
-    entropy_estimate: str = key("exact", "exact, or minus_log_prob: the notes' estimate, which is none")
+    entropy_estimate: str = key(
+        "exact", "exact, or minus_log_prob: the notes' estimate, which is none"
+    )
     updates: int = key(1, "optimiser steps a rollout")
-    sync_every: int = key(1, "steps until the policy that samples gets the weights of the one that learns")
+    sync_every: int = key(
+        1, "steps until the policy that samples gets the weights of the one that learns"
+    )
     learning_rate: float = key(1e-3, "of AdamW, at its highest")
     warmup: int = key(10, "steps over which the learning rate rises")
-    schedule: str = key("hold", "of the learning rate and the entropy bonus; hold: full for half of the steps, then straight down to 0; cosine; constant")
+    schedule: str = key(
+        "hold",
+        "of the learning rate and the entropy bonus; hold: full for half of the steps, then"
+        " straight down to 0; cosine; constant",
+    )
     weight_decay: float = key(0.01, "of AdamW")
     grad_clip: float = key(1.0, "largest norm of the gradient")
     start: str = key("", "a checkpoint to start from, empty = random weights")
@@ -126,74 +183,159 @@ class TrainConfig(NetworkKeys):
     preflight: str = key("stop", "stop, warn or off: what to do when the preflight finds a fault")
     entropy_floor: float = key(0.0, "nats; a guard acts when the entropy stays below; 0 = no guard")
     entropy_action: str = key("boost", "warn, stop, boost or rollback: what it does")
-    collapse_limit: float = key(0.95, "agreement within groups; a guard acts when it stays above; 0 = no guard")
+    collapse_limit: float = key(
+        0.95, "agreement within groups; a guard acts when it stays above; 0 = no guard"
+    )
     collapse_action: str = key("warn", "warn, stop, boost or rollback: what it does")
-    clip_limit: float = key(0.05, "share of ratios out of range at equal weights; a guard acts when it stays above; 0 = no guard")
+    clip_limit: float = key(
+        0.05,
+        "share of ratios out of range at equal weights; a guard acts when it stays above; 0 = no"
+        " guard",
+    )
     clip_action: str = key("warn", "warn or stop: what it does")
     patience: int = key(20, "steps that something must stay wrong before a guard acts")
-    kl_target: float = key(0.0, "nats; kl_coef follows the KL to the starting policy (kl_old_coef the other, if kl_coef is 0); 0 = it is constant")
+    kl_target: float = key(
+        0.0,
+        "nats; kl_coef follows the KL to the starting policy (kl_old_coef the other, if kl_coef is"
+        " 0); 0 = it is constant",
+    )
     kl_highest: float = key(0.1, "bound of a coefficient that follows")
     nonfinite: str = key("stop", "stop or rollback: what to do when numbers are not finite")
     eval_every: int = key(30, "steps between two looks at the held-out set")
     save_every: int = key(30, "steps between two checkpoints")
-    keep_every: int = key(0, "steps between two policies that are kept beside the last one, as policy_STEP.safetensors; 0 = none")
-    match_openings: int = key(50, "openings of the match against a random mover, two games each; 0 = no match")
+    keep_every: int = key(
+        0,
+        "steps between two policies that are kept beside the last one, as policy_STEP.safetensors;"
+        " 0 = none",
+    )
+    match_openings: int = key(
+        50, "openings of the match against a random mover, two games each; 0 = no match"
+    )
     processes: int = key(0, "Stockfish processes, 0 = one a core")
     device: str = key("cpu", "cpu or cuda")
     wandb: bool = key(True, "log to Weights & Biases, offline unless logged in")
 
     def advantages(self) -> AdvantageConfig:
         "The part that makes advantages."
-        return AdvantageConfig("none" if self.advantage_baseline == "value" else self.advantage_baseline, self.advantage_scale, self.advantage_credit, discount=self.discount)
+        return AdvantageConfig(
+            "none" if self.advantage_baseline == "value" else self.advantage_baseline,
+            self.advantage_scale,
+            self.advantage_credit,
+            discount=self.discount,
+        )
 
-    def loss(self, entropy_coef: float | None = None, kl_coef: float | None = None, kl_old_coef: float | None = None) -> LossConfig:
+    def loss(
+        self,
+        entropy_coef: float | None = None,
+        kl_coef: float | None = None,
+        kl_old_coef: float | None = None,
+    ) -> LossConfig:
         "The part that makes the loss; coefficients may have changed since."
         now = lambda given, own: own if given is None else given
-        return LossConfig(self.clip, self.clip_high or None, self.dual_clip or None, self.ratio, self.aggregate, self.depth, now(kl_coef, self.kl_coef), self.kl, now(kl_old_coef, self.kl_old_coef), self.kl_old, self.kl_grad,
-                          now(entropy_coef, self.entropy_coef), self.entropy_estimate, self.kl_ratio)
+        return LossConfig(
+            self.clip, self.clip_high or None, self.dual_clip or None, self.ratio, self.aggregate,
+            self.depth, now(kl_coef, self.kl_coef), self.kl, now(kl_old_coef, self.kl_old_coef),
+            self.kl_old, self.kl_grad, now(entropy_coef, self.entropy_coef), self.entropy_estimate,
+            self.kl_ratio
+        )
 
 def make_guards(c: TrainConfig) -> list[Guard]:
     "The guards a configuration asks for."
     guards: list[Guard] = []
     if c.entropy_floor: guards.append(EntropyFloor(c.entropy_floor, c.patience, c.entropy_action))
-    if c.collapse_limit: guards.append(GroupCollapse(c.collapse_limit, c.patience, c.collapse_action))
-    if c.clip_limit and not c.root_noise: guards.append(ClipFraction(c.clip_limit, c.patience, c.clip_action))
-    if c.kl_target: guards.append(AdaptiveKL(c.kl_target, c.kl_coef or c.kl_old_coef, highest=c.kl_highest, patience=c.patience, metric="kl_ref" if c.kl_coef else "kl_last_update"))
+    if c.collapse_limit:
+        guards.append(GroupCollapse(c.collapse_limit, c.patience, c.collapse_action))
+    if c.clip_limit and not c.root_noise:
+        guards.append(ClipFraction(c.clip_limit, c.patience, c.clip_action))
+    if c.kl_target:
+        guards.append(
+            AdaptiveKL(
+                c.kl_target,
+                c.kl_coef or c.kl_old_coef,
+                highest=c.kl_highest,
+                patience=c.patience,
+                metric="kl_ref" if c.kl_coef else "kl_last_update",
+            )
+        )
     return guards
 
-SCHEDULES: dict[str, Callable[[float], float]] = {   # share of the run that is done -> share of the learning rate and of the entropy bonus
+# share of the run that is done -> share of the learning rate and of the entropy bonus
+SCHEDULES: dict[str, Callable[[float], float]] = {
     "hold": lambda x: min(1.0, 2 * (1 - x)),
     "cosine": lambda x: (1 + math.cos(math.pi * x)) / 2,
-    "constant": lambda x: 1.0}
+    "constant": lambda x: 1.0,
+}
 
 def check_config(c: TrainConfig) -> TrainConfig:
     "Refuse what cannot work, in one sentence."
     def need(ok, sentence):
         if not ok: raise UserError(sentence)
     check_shared(c)
-    for k in ("group", "depth", "updates", "search_depth", "teacher_depth", "sync_every", "patience", "save_every"): need(getattr(c, k) >= 1, f"{k} is {getattr(c, k)}; it must be at least 1.")
+    for k in (
+        "group", "depth", "updates", "search_depth", "teacher_depth", "sync_every", "patience",
+        "save_every"
+    ):
+        need(getattr(c, k) >= 1, f"{k} is {getattr(c, k)}; it must be at least 1.")
     need(c.balance >= 0, f"balance is {c.balance}; it must be 0 (any start) or more centipawns.")
-    for k in ("live", "endings", "live_random", "teacher_ply", "teacher_game", "root_noise"): need(0 <= getattr(c, k) <= 1, f"{k} is {getattr(c, k)}; it is a share and must be between 0 and 1.")
-    for k in ("endings_last", "live_random_last"): need(getattr(c, k) <= 1, f"{k} is {getattr(c, k)}; it is a share and must be between 0 and 1, or -1.")
-    for k in ("keep_every", "processes", "resample", "value_coef", "clip_high", "dual_clip", "kl_target", "entropy_floor", "reward_negative"): need(getattr(c, k) >= 0, f"{k} is {getattr(c, k)}; it must not be negative.")
+    for k in ("live", "endings", "live_random", "teacher_ply", "teacher_game", "root_noise"):
+        need(
+            0 <= getattr(c, k) <= 1,
+            f"{k} is {getattr(c, k)}; it is a share and must be between 0 and 1.",
+        )
+    for k in ("endings_last", "live_random_last"):
+        need(
+            getattr(c, k) <= 1,
+            f"{k} is {getattr(c, k)}; it is a share and must be between 0 and 1, or -1.",
+        )
+    for k in (
+        "keep_every", "processes", "resample", "value_coef", "clip_high", "dual_clip", "kl_target",
+        "entropy_floor", "reward_negative"
+    ):
+        need(getattr(c, k) >= 0, f"{k} is {getattr(c, k)}; it must not be negative.")
     need(c.root_alpha >= 0.02, f"root_alpha is {c.root_alpha}; it must be at least 0.02.")
     need(c.group >= 2, "group is 1; a group needs two members, or every advantage is 0.")
     need(c.temperature > 0, f"temperature is {c.temperature}; it must be above 0.")
-    need(c.advantage_baseline != "value" or c.value, "advantage_baseline is value, but the network has no value head; set value to yes.")
-    need(c.nonfinite in ("stop", "rollback"), f"There is no nonfinite {c.nonfinite!r}; choose stop or rollback.")
-    need(not c.kl_target or c.kl_coef or c.kl_old_coef, "kl_target is set, but neither kl_coef nor kl_old_coef: there is no coefficient to follow it.")
-    need(not c.kl_target or c.kl_coef or max(c.updates, c.sync_every) > 1, "kl_target is to follow the KL to the policy that sampled, and with one update a step and a sync at every step that is 0: set kl_coef, updates or sync_every.")
-    need(c.advantage_baseline != "value" or c.advantage_credit == "step", "advantage_baseline is value: the value head expects the reward of one move, so advantage_credit must be step.")
+    need(
+        c.advantage_baseline != "value" or c.value,
+        "advantage_baseline is value, but the network has no value head; set value to yes.",
+    )
+    need(
+        c.nonfinite in ("stop", "rollback"),
+        f"There is no nonfinite {c.nonfinite!r}; choose stop or rollback.",
+    )
+    need(
+        not c.kl_target or c.kl_coef or c.kl_old_coef,
+        "kl_target is set, but neither kl_coef nor kl_old_coef: there is no coefficient to"
+        " follow it.",
+    )
+    need(
+        not c.kl_target or c.kl_coef or max(c.updates, c.sync_every) > 1,
+        "kl_target is to follow the KL to the policy that sampled, and with one update a step and a"
+        " sync at every step that is 0: set kl_coef, updates or sync_every.",
+    )
+    need(
+        c.advantage_baseline != "value" or c.advantage_credit == "step",
+        "advantage_baseline is value: the value head expects the reward of one move, so"
+        " advantage_credit must be step.",
+    )
     c.advantages(), c.loss(), make_guards(c)
-    need(c.schedule in SCHEDULES, f"There is no schedule {c.schedule!r}; choose one of {', '.join(SCHEDULES)}.")
-    need(c.preflight in ("stop", "warn", "off"), f"There is no preflight {c.preflight!r}; choose stop, warn or off.")
+    need(
+        c.schedule in SCHEDULES,
+        f"There is no schedule {c.schedule!r}; choose one of {', '.join(SCHEDULES)}.",
+    )
+    need(
+        c.preflight in ("stop", "warn", "off"),
+        f"There is no preflight {c.preflight!r}; choose stop, warn or off.",
+    )
     reward_named(c.reward)
     return c
 
 # %% ../nbs/api/10_train.ipynb #0706e2d1
 METRICS = {
     "step": "optimiser steps done",
-    "train/avg_reward": "mean reward over all plies; with one policy on both sides it is nearly zero-sum",
+    "train/avg_reward": (
+        "mean reward over all plies; with one policy on both sides it is nearly zero-sum"
+    ),
     "train/own_reward": "mean reward of the side that moved first",
     "train/reward_std": "standard deviation of the rewards",
     "train/reward_p50": "median reward",
@@ -203,7 +345,10 @@ METRICS = {
     "train/reward_std_within": "mean standard deviation within a group",
     "train/zero_variance_groups": "share of groups whose members all got the same reward",
     "train/resampled_groups": "groups without variance that were drawn again",
-    "train/agreement": "share of a group that chose its commonest move, at ply 0, where all are in the same position; the mean",
+    "train/agreement": (
+        "share of a group that chose its commonest move, at ply 0, where all are in the same"
+        " position; the mean"
+    ),
     "train/agreement_p90": "the same, 90th percentile",
     "train/raw_step_cp": "mean centipawns after the move, the mover's view, mates as 10,000",
     "train/advantage_mean": "mean advantage",
@@ -215,7 +360,10 @@ METRICS = {
     "mean_clip_fraction": "share of ratios out of range, before the update",
     "clip_low": "share of ratios out of range downwards, of bad moves: their gradient is 0",
     "clip_high": "share of ratios out of range upwards, of good moves: their gradient is 0",
-    "mean_kl_divergence": "KL of the sampling policy from the learner's, estimated on the sampled actions (k3), before the update",
+    "mean_kl_divergence": (
+        "KL of the sampling policy from the learner's, estimated on the sampled actions (k3),"
+        " before the update"
+    ),
     "entropy": "exact entropy over the legal moves, nats",
     "kl_last_update": "the same as mean_kl_divergence, before the last of several updates",
     "kl_ref": "KL of the learner to the starting policy, estimated as `kl` says; only with kl_coef",
@@ -247,79 +395,151 @@ METRICS = {
 # %% ../nbs/api/10_train.ipynb #ec872cfa
 def planned_rate(c: TrainConfig, step: int) -> float:
     "The learning rate of a step: a linear warm-up, then the schedule."
-    return c.learning_rate * min(1, (step + 1) / c.warmup if c.warmup else 1) * SCHEDULES[c.schedule](min(1.0, step / c.steps))
+    return (
+        c.learning_rate
+        * min(1, (step + 1) / c.warmup if c.warmup else 1)
+        * SCHEDULES[c.schedule](min(1.0, step / c.steps))
+    )
 
 @contextmanager
 def _seeded(seed: int, device: str):
     "The global generator, which dropout draws from, set for a moment and then put back."
     with torch.random.fork_rng(devices=[device] if device != "cpu" else []):
-        torch.manual_seed(seed % 2**63); yield
+        torch.manual_seed(seed % 2**63)
+        yield
 
 class Trainer:
     "The state of a run and its one operation, `step`."
+    # good: weights to come back to; stopped: why a guard ended the run
     def __init__(self, config: TrainConfig, engine: EnginePool):
         c = self.config = check_config(config)
         self.world = World()
-        if c.batch % self.world.size: raise UserError(f"batch is {c.batch}; it must be a multiple of the {self.world.size} processes that share it.")
+        if c.batch % self.world.size:
+            raise UserError(
+                f"batch is {c.batch}; it must be a multiple of the {self.world.size} processes that"
+                " share it."
+            )
         share = c.batch // self.world.size
-        self.engine, self.done, self.kept, self.evaluated = engine, 0, None, 0      # kept: the step of the last checkpoint
+        # kept: the step of the last checkpoint
+        self.engine, self.done, self.kept, self.evaluated = engine, 0, None, 0
         self.policy = load_policy(c.start) if c.start else new_policy(c.policy_config(), c.seed)
-        if c.start and self.policy.config != c.policy_config(): raise UserError(f"{c.start} is a checkpoint of another shape: it holds {self.policy.config}; set width, layers and so on to match.")
+        if c.start and self.policy.config != c.policy_config():
+            raise UserError(
+                f"{c.start} is a checkpoint of another shape: it holds {self.policy.config}; set"
+                " width, layers and so on to match."
+            )
         self.policy.to(c.device)
         self.reference = copy.deepcopy(self.policy).eval()
-        self.sampler = self.policy if c.sync_every == 1 else copy.deepcopy(self.policy)        # the old policy
-        self.optimizer = torch.optim.AdamW(freeze(self.policy, c.freeze), lr=c.learning_rate, betas=(0.9, 0.99), weight_decay=c.weight_decay)
-        own = c.seed + 7_368_787 * self.world.rank                                          # each process plays other games
+        # the old policy
+        self.sampler = self.policy if c.sync_every == 1 else copy.deepcopy(self.policy)
+        self.optimizer = torch.optim.AdamW(
+            freeze(self.policy, c.freeze), lr=c.learning_rate, betas=(0.9, 0.99),
+            weight_decay=c.weight_decay
+        )
+        own = c.seed + 7_368_787 * self.world.rank    # each process plays other games
         self.moves, self.games = generator(own, c.device), generator(own)
         self.held_out = load_labelled()
-        self.how_to_start = {"keep": Balanced(engine, c.balance, c.search_depth) if c.balance else None, "book": load_book() if c.book else None}
-        self.stream = StartStream(c.seed, c.batch, self.share("endings"), kept_out(), **self.how_to_start)
-        first_plies = random_games(64, 6, generator(c.seed)).fens()                         # not the match's openings: those are for the judge
-        self.live = LiveGames(round(c.live * share), [chess.STARTING_FEN] * len(first_plies) + first_plies, self.games)
+        self.how_to_start = {
+            "keep": Balanced(engine, c.balance, c.search_depth) if c.balance else None,
+            "book": load_book() if c.book else None,
+        }
+        self.stream = StartStream(
+            c.seed, c.batch, self.share("endings"), kept_out(), **self.how_to_start
+        )
+        # not the match's openings: those are for the judge
+        first_plies = random_games(64, 6, generator(c.seed)).fens()
+        self.live = LiveGames(
+            round(c.live * share), [chess.STARTING_FEN] * len(first_plies) + first_plies, self.games
+        )
         self.luck = torch.rand(len(self.live.boards), generator=self.games)
-        self.guards, self.boost, self.brake, self.good, self.rollbacks, self.stopped = make_guards(c), 1.0, 1.0, None, 0, ""     # good: weights to come back to; stopped: why a guard ended the run
+        self.guards, self.boost, self.brake, self.good, self.rollbacks, self.stopped = (
+            make_guards(c), 1.0, 1.0, None, 0, ""
+        )
 
     def share(self, name: str) -> Callable[[int], float]:
         "A share that may change in a straight line over the run: from step to share."
         first, last = getattr(self.config, name), getattr(self.config, name + "_last")
-        return lambda step: first if last < 0 else first + (last - first) * min(1.0, step / self.config.steps)
+        return lambda step: (
+            first if last < 0 else first + (last - first) * min(1.0, step / self.config.steps)
+        )
 
     @property
-    def sampling(self) -> Scoring: return Scoring(self.config.temperature, dropout=self.config.sampler_dropout)
+    def sampling(self) -> Scoring:
+        return Scoring(self.config.temperature, dropout=self.config.sampler_dropout)
     @property
-    def learning(self) -> Scoring: return Scoring(self.config.learner_temperature or self.config.temperature, dropout=True)
+    def learning(self) -> Scoring:
+        return Scoring(self.config.learner_temperature or self.config.temperature, dropout=True)
 
-    def starts(self) -> Boards: # [B], the live games first
+    def starts(self) -> Boards:    # [B], the live games first
         "The positions of this step."
         n = len(self.live.boards)
-        return Boards.cat([self.live.boards, self.stream[self.done][self.world.rank::self.world.size][n:].with_history(HISTORY)])
+        return Boards.cat(
+            [
+                self.live.boards,
+                self.stream[self.done][self.world.rank :: self.world.size][n:].with_history(
+                    HISTORY
+                ),
+            ]
+        )
 
-    def rollout(self, boards: Boards, how: Scoring | None = None, moves: torch.Generator | None = None, **other) -> Rollout:
+    def rollout(
+        self,
+        boards: Boards,
+        how: Scoring | None = None,
+        moves: torch.Generator | None = None,
+        **other
+    ) -> Rollout:
         "Sample from the policy as it is."
         c, how = self.config, how or self.sampling
         policy = (how.weights or self.sampler).train(how.dropout)
-        with _seeded(c.seed + 1_000_003 * self.done - 1, c.device) if how.dropout and c.dropout else nullcontext():
-            r = sample(policy, boards.to(c.device), **{"engine": self.engine, "generator": moves or self.moves, "group": c.group, "depth": c.depth, "temperature": how.temperature, "search_depth": c.search_depth, "reward": self.reward,
-                       "teacher_ply": c.teacher_ply, "teacher_game": c.teacher_game, "teacher_depth": c.teacher_depth, "root_noise": c.root_noise, "root_alpha": c.root_alpha} | other)
-        return replace(r, rewards=self._changed(r.rewards, r.mask, boards, c.search_depth)) if c.reward_change else r
+        with (
+            _seeded(c.seed + 1_000_003 * self.done - 1, c.device)
+            if how.dropout and c.dropout
+            else nullcontext()
+        ):
+            r = sample(
+                policy,
+                boards.to(c.device),
+                **{
+                    "engine": self.engine, "generator": moves or self.moves, "group": c.group,
+                    "depth": c.depth, "temperature": how.temperature,
+                    "search_depth": c.search_depth, "reward": self.reward,
+                    "teacher_ply": c.teacher_ply, "teacher_game": c.teacher_game,
+                    "teacher_depth": c.teacher_depth, "root_noise": c.root_noise,
+                    "root_alpha": c.root_alpha
+                }
+                | other
+            )
+        return (
+            replace(r, rewards=self._changed(r.rewards, r.mask, boards, c.search_depth))
+            if c.reward_change
+            else r
+        )
 
     def reward(self, scores: Scores) -> Tensor:
         "Of a position; asymmetry comes last, after the change if that is what counts."
         plain = reward_named(self.config.reward)(scores)
-        return plain if self.config.reward_change else asymmetric(plain, self.config.reward_negative)
+        return (
+            plain if self.config.reward_change else asymmetric(plain, self.config.reward_negative)
+        )
 
     def _changed(self, rewards: Tensor, mask: Tensor, boards: Boards, depth: int) -> Tensor:
         start = self.reward(self.engine.scores(boards.fens(), depth)).to(rewards.device)
         return asymmetric(changes(rewards, mask, start), self.config.reward_negative)
 
-    def counts(self, r: Rollout, boards: Boards) -> Tensor: # [B,G,T] bool
+    def counts(self, r: Rollout, boards: Boards) -> Tensor:    # [B,G,T] bool
         "The plies that are learned from: the first mover's own, and none from a held-out position that a game in progress passes through."
         seen = torch.isin(boards.key(), self.stream.exclude)
         return r.mask & r.own & ~r.forced & ~seen[:, None, None].to(r.mask.device)
 
     def advantages(self, rewards: Tensor, mask: Tensor, values: Tensor | None = None) -> Tensor: # [B,G,T]
         "As the configuration wants them; `values` is what the value head expects."
-        return group_advantages(rewards if values is None else rewards - values, mask, self.config.advantages(), self.world.sum)
+        return group_advantages(
+            rewards if values is None else rewards - values,
+            mask,
+            self.config.advantages(),
+            self.world.sum,
+        )
 
     def _fresh(self, r: Rollout, boards: Boards) -> tuple[Rollout, Boards, int]:
         "Groups without variance drawn again, the live games excepted."
@@ -331,9 +551,16 @@ class Trainer:
             flat[:len(self.live.boards)] = False
             if not flat.any(): break
             rows = flat.nonzero()[:, 0]
-            new = random_starts(len(rows), self.games, self.stream.exclude, **self.how_to_start).with_history(HISTORY)
+            new = random_starts(
+                len(rows), self.games, self.stream.exclude, **self.how_to_start
+            ).with_history(HISTORY)
             r, resampled = put_groups(r, rows, self.rollout(new)), resampled + len(rows)
-            boards = Boards(*(getattr(boards, f.name).index_copy(0, rows, getattr(new, f.name)) for f in fields(Boards)))
+            boards = Boards(
+                *(
+                    getattr(boards, f.name).index_copy(0, rows, getattr(new, f.name))
+                    for f in fields(Boards)
+                )
+            )
         return r, boards, resampled
 
     def _reply(self, boards: Boards, games: Tensor) -> Tensor:
@@ -341,8 +568,13 @@ class Trainer:
         actions = random_actions(boards.legal_mask(), self.games)
         own = ~(self.luck < self.share("live_random")(self.done))[games]
         if own.any():
-            with torch.no_grad(): lp = self.policy.eval().log_probs(boards[own].to(self.config.device), self.config.temperature)
-            actions[own] = torch.multinomial(checked(lp).exp(), 1, generator=self.moves)[:, 0].to(actions.device)
+            with torch.no_grad():
+                lp = self.policy.eval().log_probs(
+                    boards[own].to(self.config.device), self.config.temperature
+                )
+            actions[own] = torch.multinomial(checked(lp).exp(), 1, generator=self.moves)[:, 0].to(
+                actions.device
+            )
         return actions
 
     @property
@@ -351,124 +583,235 @@ class Trainer:
         return SCHEDULES[self.config.schedule](min(1.0, self.done / self.config.steps))
     @property
     def learning_rate(self) -> float: return self.brake * planned_rate(self.config, self.done)
+    # nothing times a boost is nothing
     @property
-    def entropy_coef(self) -> float: return self.boost * max(self.config.entropy_coef, 0.01 if self.boost > 1 else 0) * self.left      # nothing times a boost is nothing
+    def entropy_coef(self) -> float:
+        return self.boost * max(self.config.entropy_coef, 0.01 if self.boost > 1 else 0) * self.left
     @property
-    def adaptive(self) -> AdaptiveKL | None: return next((g for g in self.guards if isinstance(g, AdaptiveKL)), None)
+    def adaptive(self) -> AdaptiveKL | None:
+        return next((g for g in self.guards if isinstance(g, AdaptiveKL)), None)
     @property
     def kl_coefs(self) -> tuple[float, float]:
         "To the starting policy, and to the one that sampled."
         c = self.config
         now = self.adaptive.memory["coef"] if self.adaptive else None
-        return (now if now is not None and c.kl_coef else c.kl_coef), (now if now is not None and not c.kl_coef else c.kl_old_coef)
+        return (now if now is not None and c.kl_coef else c.kl_coef), (
+            now if now is not None and not c.kl_coef else c.kl_old_coef
+        )
 
     def step(self) -> dict:
         "Positions, rollout, updates, guards; the metrics of the step."
         c, clock = self.config, [time.perf_counter()]
         before, weights = self._random_state(), self._weights()
+        # as if the step had not begun
         try:
-            if c.sync_every > 1 and self.done % c.sync_every == 0: self.sampler.load_state_dict(self.policy.state_dict())
-            boards = self.starts(); clock.append(time.perf_counter())
-            r, boards, resampled = self._fresh(self.rollout(boards), boards); clock.append(time.perf_counter())
+            if c.sync_every > 1 and self.done % c.sync_every == 0:
+                self.sampler.load_state_dict(self.policy.state_dict())
+            boards = self.starts()
+            clock.append(time.perf_counter())
+            r, boards, resampled = self._fresh(self.rollout(boards), boards)
+            clock.append(time.perf_counter())
             counts = self.counts(r, boards)
             learned, first, budget = r.only(counts), None, (self.done + 1) % c.eval_every == 0
             old = self._old_distribution(learned)
             for update in range(c.updates):
-                terms = self._update(learned, counts, update, budget and update == 0, old); first = first or terms
+                terms = self._update(learned, counts, update, budget and update == 0, old)
+                first = first or terms
             clock.append(time.perf_counter())
-            if len(self.live.boards): self.live.step(r.actions[:len(self.live.boards), 0, 0].cpu(), self._reply, self.games)
+            if len(self.live.boards):
+                self.live.step(
+                    r.actions[: len(self.live.boards), 0, 0].cpu(), self._reply, self.games
+                )
         except NotFinite as e:
             self._set_random_state(before)
-            if c.nonfinite == "stop" or not self.good: self._put_weights(weights); raise
+            if c.nonfinite == "stop" or not self.good:
+                self._put_weights(weights)
+                raise
             again = c.seed + 7919 * (self.done + 1) + 7_368_787 * self.world.rank
-            self.games.manual_seed(again); self.moves.manual_seed(again)                                       # not the same moves again
-            self._obey(Order("finite numbers", "rollback", str(e))); self.done += 1
+            self.games.manual_seed(again)
+            self.moves.manual_seed(again)    # not the same moves again
+            self._obey(Order("finite numbers", "rollback", str(e)))
+            self.done += 1
             return {"step": self.done, "guards": f"finite numbers: rollback: {e}"}
         except BaseException:
-            self._set_random_state(before); self._put_weights(weights); raise                                  # as if the step had not begun
+            self._set_random_state(before)
+            self._put_weights(weights)
+            raise
         self.done += 1
         seconds = [b - a for a, b in zip(clock, clock[1:])]
-        row = self._metrics(r, counts, first) | {"kl_last_update": terms["kl_sampled"], "train/resampled_groups": resampled, "time/positions": seconds[0], "time/policy": seconds[1] - r.waited, "time/engine": r.waited, "time/learn": seconds[2]}
-        if self.world.size > 1:                                         # the mean over processes: all of them see the same, and their guards decide alike
-            both = self.world.sum(torch.tensor(list(row.values()), dtype=torch.float64)) / self.world.size
-            row = {k: v for k, v in zip(row, both.tolist())} | {"step": self.done, "evaluations": round(both[list(row).index("evaluations")].item() * self.world.size)}
+        row = self._metrics(r, counts, first) | {
+            "kl_last_update": terms["kl_sampled"], "train/resampled_groups": resampled,
+            "time/positions": seconds[0], "time/policy": seconds[1] - r.waited,
+            "time/engine": r.waited, "time/learn": seconds[2]
+        }
+        # the mean over processes: all of them see the same, and their guards decide alike
+        if self.world.size > 1:
+            both = (
+                self.world.sum(torch.tensor(list(row.values()), dtype=torch.float64))
+                / self.world.size
+            )
+            row = {k: v for k, v in zip(row, both.tolist())} | {
+                "step": self.done,
+                "evaluations": round(both[list(row).index("evaluations")].item() * self.world.size),
+            }
         return row | self._guarded(row)
 
     def _guarded(self, row: dict) -> dict:
         "Let the guards look, and do what they say."
         orders = [o for o in (g.look(row) for g in self.guards) if o]
+        # one way back is enough
         for i, order in enumerate(orders):
-            if order.action != "rollback" or not any(o.action == "rollback" for o in orders[:i]): self._obey(order)             # one way back is enough
-        if not orders and self.done % self.config.save_every == 0 and all(g.calm for g in self.guards) and self._may_roll_back: self.good = self._weights()
-        memory = {"entropy_floor/consecutive_low_steps": g.memory.get("low", 0) for g in self.guards if isinstance(g, EntropyFloor)} | ({"adaptive_kl/current_kl_coef": self.adaptive.memory["coef"]} if self.adaptive else {})
+            if order.action != "rollback" or not any(o.action == "rollback" for o in orders[:i]):
+                self._obey(order)
+        if (
+            not orders
+            and self.done % self.config.save_every == 0
+            and all(g.calm for g in self.guards)
+            and self._may_roll_back
+        ):
+            self.good = self._weights()
+        memory = {
+            "entropy_floor/consecutive_low_steps": g.memory.get("low", 0)
+            for g in self.guards
+            if isinstance(g, EntropyFloor)
+        } | ({"adaptive_kl/current_kl_coef": self.adaptive.memory["coef"]} if self.adaptive else {})
         return memory | ({"guards": "; ".join(map(str, orders))} if orders else {})
 
     @property
-    def _may_roll_back(self) -> bool: return self.config.nonfinite == "rollback" or any(getattr(g, "action", "") == "rollback" for g in self.guards)
+    def _may_roll_back(self) -> bool:
+        return self.config.nonfinite == "rollback" or any(
+            getattr(g, "action", "") == "rollback" for g in self.guards
+        )
 
     def _obey(self, order: Order):
         if order.action == "stop": self.stopped = str(order)
         if order.action in ("boost", "rollback"):
             self.boost *= order.factor
-            for g in self.guards: g.memory["low"] = 0                           # what was done must have time to work
-            if self.boost > 10_000: self.stopped = f"{order}, and the bonus has been boosted 10,000 times already"
+            for g in self.guards: g.memory["low"] = 0    # what was done must have time to work
+            if self.boost > 10_000:
+                self.stopped = f"{order}, and the bonus has been boosted 10,000 times already"
         if order.action == "rollback":
             self.rollbacks += 1
-            if not self.good or self.rollbacks > 5: self.stopped = f"{order}; " + ("there are no good weights to go back to" if not self.good else "and that for the sixth time"); return
-            self.brake /= 2; self._put_weights(self.good)
-            if self.sampler is not self.policy: self.sampler.load_state_dict(self.policy.state_dict())
+            if not self.good or self.rollbacks > 5:
+                self.stopped = f"{order}; " + (
+                    "there are no good weights to go back to"
+                    if not self.good
+                    else "and that for the sixth time"
+                )
+                return
+            self.brake /= 2
+            self._put_weights(self.good)
+            if self.sampler is not self.policy:
+                self.sampler.load_state_dict(self.policy.state_dict())
 
     def _old_distribution(self, r: Rollout) -> Tensor | None:
         "What the sampler thinks of every move, while its weights are still those that sampled; only when the exact KL to it is wanted."
         if not self.kl_coefs[1] or self.config.kl_old != "exact": return None
         with torch.no_grad(): return score(self.sampler, r, self.sampling)[1]
 
-    def loss(self, r: Rollout, counts: Tensor, how: Scoring | None = None, old: Tensor | None = None) -> tuple[Tensor, LossRecord, dict]:
+    def loss(
+        self, r: Rollout, counts: Tensor, how: Scoring | None = None, old: Tensor | None = None
+    ) -> tuple[Tensor, LossRecord, dict]:
         "The loss of a rollout at the present weights, its record, and what it was made of; `old` as _old_distribution gives it."
         c, how = self.config, how or self.learning
         (kl_coef, kl_old_coef), values, extra = self.kl_coefs, None, {}
         chosen, every = score(self.policy, r, how)
         if c.value:
             expectation = self.policy.values(r.states)[r.index]
-            value_loss = aggregate((expectation - r.rewards) ** 2, counts, total=self._whole(counts.sum()))
+            value_loss = aggregate(
+                (expectation - r.rewards) ** 2, counts, total=self._whole(counts.sum())
+            )
             values = expectation.detach() if c.advantage_baseline == "value" else None
         advantages = self.advantages(r.rewards, counts, values)
         with torch.no_grad():
-            if kl_coef or self.adaptive: ref, ref_every = score(self.reference, r, replace(how, dropout=False))
+            if kl_coef or self.adaptive:
+                ref, ref_every = score(self.reference, r, replace(how, dropout=False))
             else: ref = None
             old_every = old if old is not None else self._old_distribution(r)
-        if ref is not None and c.kl == "exact": extra["kl_ref"] = exact_kl(every, ref_every)[r.index]
+        if ref is not None and c.kl == "exact":
+            extra["kl_ref"] = exact_kl(every, ref_every)[r.index]
         if old_every is not None: extra["kl_old"] = exact_kl(old_every, every)[r.index]
-        loss, record = grpo_loss(chosen, r.log_probs, advantages, counts, c.loss(self.entropy_coef, kl_coef, kl_old_coef), entropy(every)[r.index], ref, total=self._whole((counts if c.aggregate == "step" else counts.any(2)).sum()), **extra)
+        loss, record = grpo_loss(
+            chosen,
+            r.log_probs,
+            advantages,
+            counts,
+            c.loss(self.entropy_coef, kl_coef, kl_old_coef),
+            entropy(every)[r.index],
+            ref,
+            total=self._whole((counts if c.aggregate == "step" else counts.any(2)).sum()),
+            **extra
+        )
         if c.value:
-            record.terms["value"] = Term(value_loss, c.value_coef, "squared error of the value head")
+            record.terms["value"] = Term(
+                value_loss, c.value_coef, "squared error of the value head"
+            )
             loss = record.loss
             record.figures.update({"value_loss": value_loss.detach(), "loss": loss.detach()})
-        return loss, record, {"chosen": chosen, "every": every, "advantages": advantages, "values": values}
+        return (
+            loss,
+            record,
+            {"chosen": chosen, "every": every, "advantages": advantages, "values": values},
+        )
 
     def _whole(self, count: Tensor) -> float | None:
         "The mean share of a process, of what the whole batch counts: so that the mean of the processes' losses is the loss of the batch."
         return None if self.world.size == 1 else self.world.sum(count).item() / self.world.size
 
-    def _update(self, r: Rollout, counts: Tensor, update: int, budget: bool = False, old: Tensor | None = None) -> dict:
+    def _update(
+        self,
+        r: Rollout,
+        counts: Tensor,
+        update: int,
+        budget: bool = False,
+        old: Tensor | None = None,
+    ) -> dict:
         "One optimiser step on a rollout; what is not finite is never stepped on."
         c = self.config
         for g in self.optimizer.param_groups: g["lr"] = self.learning_rate
-        with _seeded(c.seed + 1_000_003 * self.done + update, c.device) if c.dropout else nullcontext(): loss, record, parts = self.loss(r, counts, old=old)
+        with (
+            _seeded(c.seed + 1_000_003 * self.done + update, c.device)
+            if c.dropout
+            else nullcontext()
+        ):
+            loss, record, parts = self.loss(r, counts, old=old)
         figures = dict(record.figures)
-        if budget: figures |= {f"grad/{k}": v for k, v in gradient_budget(record, self.policy.parameters()).norm.items()}
-        self.optimizer.zero_grad(); loss.backward(); self._share_gradients()
-        norm = figures["grad_norm"] = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), c.grad_clip)
-        if not (loss.isfinite() and norm.isfinite()): raise NotFinite(f"The loss is {loss.item():g} and its gradient's norm {norm.item():g}.")
+        if budget:
+            figures |= {
+                f"grad/{k}": v
+                for k, v in gradient_budget(record, self.policy.parameters()).norm.items()
+            }
+        self.optimizer.zero_grad()
+        loss.backward()
+        self._share_gradients()
+        norm = figures["grad_norm"] = torch.nn.utils.clip_grad_norm_(
+            self.policy.parameters(), c.grad_clip
+        )
+        if not (loss.isfinite() and norm.isfinite()):
+            raise NotFinite(f"The loss is {loss.item():g} and its gradient's norm {norm.item():g}.")
         self.optimizer.step()
-        return {k: float(v) for k, v in figures.items()} | {"entropy_coef": self.entropy_coef, "kl_coef": self.kl_coefs[0], "exact_entropy": masked_mean(entropy(parts["every"].detach())[r.index], counts).item(),
-                                                           "loss": loss.item()}
+        return {k: float(v) for k, v in figures.items()} | {
+            "entropy_coef": self.entropy_coef,
+            "kl_coef": self.kl_coefs[0],
+            "exact_entropy": masked_mean(entropy(parts["every"].detach())[r.index], counts).item(),
+            "loss": loss.item(),
+        }
 
     def _share_gradients(self):
         "The mean over processes, in one message."
         if self.world.size == 1: return
         learning = [p for p in self.policy.parameters() if p.requires_grad]
-        flat = self.world.sum(torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in learning])) / self.world.size
+        flat = (
+            self.world.sum(
+                torch.cat(
+                    [
+                        (torch.zeros_like(p) if p.grad is None else p.grad).flatten()
+                        for p in learning
+                    ]
+                )
+            )
+            / self.world.size
+        )
         for p, g in zip(learning, flat.split([p.numel() for p in learning])): p.grad = g.view_as(p)
 
     def _metrics(self, r: Rollout, counts: Tensor, terms: dict) -> dict:
@@ -476,18 +819,47 @@ class Trainer:
         mean = lambda x, m: masked_mean(x, m).item()
         std = lambda x, m: masked_mean((x - masked_mean(x, m)) ** 2, m).sqrt().item()
         middle = masked_mean(r.rewards, r.mask, 1, True)
-        within = masked_mean((r.rewards - middle) ** 2, r.mask, 1).sqrt()                 # [B,T]
+        within = masked_mean((r.rewards - middle) ** 2, r.mask, 1).sqrt()    # [B,T]
         played, some = r.mask.any(1), r.rewards[r.mask]
         best = torch.where(r.mask, r.rewards, -torch.inf).amax(1)
         agreement = (r.actions[:, :, None, 0] == r.actions[:, None, :, 0]).float().mean(2).amax(1)
         c = self.config
-        return {"step": self.done, "train/avg_reward": mean(r.rewards, r.mask), "train/own_reward": mean(r.rewards, counts), "train/reward_std": std(r.rewards, r.mask),
-            "train/reward_p50": some.quantile(0.5).item(), "train/reward_p90": some.quantile(0.9).item(), "train/reward_best": mean(best, played), "train/best_gap": mean(best - middle[:, 0], played),
-            "train/reward_std_within": mean(within, played), "train/zero_variance_groups": mean((within < 1e-6).float(), played), "train/raw_step_cp": mean(r.scores.centipawns().to(r.mask.device), counts),
-            "train/agreement": agreement.mean().item(), "train/agreement_p90": agreement.quantile(0.9).item(), "train/advantage_mean": terms["advantage_mean"], "train/advantage_std": terms["advantage_std"], "train_total_loss": terms["loss"], "ppo_loss": terms["surrogate"],
-            "train/loss_without_entropy": terms["loss"] + terms["entropy_coef"] * terms.get("entropy", 0.0), "entropy_coef": terms["entropy_coef"], "kl_coef": terms["kl_coef"], "mean_ratio": terms["mean_ratio"], "mean_clip_fraction": terms["clip_fraction"],
-            "clip_low": terms["clip_low"], "clip_high": terms["clip_high"], "mean_kl_divergence": terms["kl_sampled"], "entropy": terms["exact_entropy"], "grad_norm": terms["grad_norm"], "steps_since_sync": (self.done - 1) % c.sync_every,
-            "learning_rate": self.optimizer.param_groups[0]["lr"], "evaluations": self.evaluated + self.engine.evaluated} | {k: v for k, v in terms.items() if k.startswith("grad/") or k in ("kl_ref", "value_loss")}
+        return {
+            "step": self.done,
+            "train/avg_reward": mean(r.rewards, r.mask),
+            "train/own_reward": mean(r.rewards, counts),
+            "train/reward_std": std(r.rewards, r.mask),
+            "train/reward_p50": some.quantile(0.5).item(),
+            "train/reward_p90": some.quantile(0.9).item(),
+            "train/reward_best": mean(best, played),
+            "train/best_gap": mean(best - middle[:, 0], played),
+            "train/reward_std_within": mean(within, played),
+            "train/zero_variance_groups": mean((within < 1e-6).float(), played),
+            "train/raw_step_cp": mean(r.scores.centipawns().to(r.mask.device), counts),
+            "train/agreement": agreement.mean().item(),
+            "train/agreement_p90": agreement.quantile(0.9).item(),
+            "train/advantage_mean": terms["advantage_mean"],
+            "train/advantage_std": terms["advantage_std"],
+            "train_total_loss": terms["loss"],
+            "ppo_loss": terms["surrogate"],
+            "train/loss_without_entropy": (
+                terms["loss"] + terms["entropy_coef"] * terms.get("entropy", 0.0)
+            ),
+            "entropy_coef": terms["entropy_coef"],
+            "kl_coef": terms["kl_coef"],
+            "mean_ratio": terms["mean_ratio"],
+            "mean_clip_fraction": terms["clip_fraction"],
+            "clip_low": terms["clip_low"],
+            "clip_high": terms["clip_high"],
+            "mean_kl_divergence": terms["kl_sampled"],
+            "entropy": terms["exact_entropy"],
+            "grad_norm": terms["grad_norm"],
+            "steps_since_sync": (self.done - 1) % c.sync_every,
+            "learning_rate": self.optimizer.param_groups[0]["lr"],
+            "evaluations": self.evaluated + self.engine.evaluated,
+        } | {
+            k: v for k, v in terms.items() if k.startswith("grad/") or k in ("kl_ref", "value_loss")
+        }
 
     def quality(self) -> Quality:
         "Move quality on the held-out set."
@@ -495,71 +867,126 @@ class Trainer:
 
 # %% ../nbs/api/10_train.ipynb #d991669c
 def _random_state(self: Trainer) -> dict[str, Tensor]:
-    return {"generator.moves": self.moves.get_state(), "generator.games": self.games.get_state()} | {f"live.{k}": v.clone() for k, v in self.live.state().items()}
+    return {
+        "generator.moves": self.moves.get_state(),
+        "generator.games": self.games.get_state(),
+    } | {f"live.{k}": v.clone() for k, v in self.live.state().items()}
 
 def _set_random_state(self: Trainer, state: dict[str, Tensor]):
-    self.moves.set_state(state["generator.moves"]); self.games.set_state(state["generator.games"])
+    self.moves.set_state(state["generator.moves"])
+    self.games.set_state(state["generator.games"])
     self.live.load({k[5:]: v for k, v in state.items() if k.startswith("live.")})
 
 def _weights(self: Trainer) -> dict[str, Tensor]:
     "Policy and optimiser, as they are now."
     tensors = {f"policy.{k}": v for k, v in self.policy.state_dict().items()}
-    for i, s in self.optimizer.state_dict()["state"].items(): tensors |= {f"adam.{i}.{k}": v for k, v in s.items()}
+    for i, s in self.optimizer.state_dict()["state"].items():
+        tensors |= {f"adam.{i}.{k}": v for k, v in s.items()}
     return {k: v.detach().cpu().clone() for k, v in tensors.items()}
 
 def _put_weights(self: Trainer, tensors: dict[str, Tensor], where: str = "the checkpoint"):
-    load_weights(self.policy, {k[7:]: v for k, v in tensors.items() if k.startswith("policy.")}, where)
+    load_weights(
+        self.policy, {k[7:]: v for k, v in tensors.items() if k.startswith("policy.")}, where
+    )
     adam: dict = {}
     for k, v in tensors.items():
-        if k.startswith("adam."): _, i, name = k.split("."); adam.setdefault(int(i), {})[name] = v.clone()
-    self.optimizer.load_state_dict({"state": adam, "param_groups": self.optimizer.state_dict()["param_groups"]})
+        if k.startswith("adam."):
+            _, i, name = k.split(".")
+            adam.setdefault(int(i), {})[name] = v.clone()
+    self.optimizer.load_state_dict(
+        {"state": adam, "param_groups": self.optimizer.state_dict()["param_groups"]}
+    )
 
 def _save(self: Trainer, folder: Path):
     "Write state.safetensors, from which a run resumes, and policy.safetensors, which everybody can load; never what has diverged."
-    if not all(p.isfinite().all() for p in self.policy.parameters()): raise NotFinite("The policy's weights are not numbers.")
+    if not all(p.isfinite().all() for p in self.policy.parameters()):
+        raise NotFinite("The policy's weights are not numbers.")
     tensors = self._weights() | self._random_state()
-    if self.config.start: tensors |= {f"reference.{k}": v for k, v in self.reference.state_dict().items()}     # that file may change or go
-    if self.config.sync_every > 1: tensors |= {f"sampler.{k}": v for k, v in self.sampler.state_dict().items()}
+    # that file may change or go
+    if self.config.start:
+        tensors |= {f"reference.{k}": v for k, v in self.reference.state_dict().items()}
+    if self.config.sync_every > 1:
+        tensors |= {f"sampler.{k}": v for k, v in self.sampler.state_dict().items()}
     if self.good: tensors |= {f"good.{k}": v for k, v in self.good.items()}
     tensors = {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
-    guards = {"memory": [g.memory for g in self.guards], "boost": self.boost, "brake": self.brake, "rollbacks": self.rollbacks}
-    if self.world.rank:                                                  # only what is this process's own; the one before is kept until the first process has written
-        write_whole(folder/f"state-{self.world.rank}-{self.done}.safetensors", lambda p: save_file(self._random_state(), p))
-        self.world.sum(torch.zeros(1)); self.world.sum(torch.zeros(1)); self.kept = self.done
+    guards = {
+        "memory": [g.memory for g in self.guards], "boost": self.boost, "brake": self.brake,
+        "rollbacks": self.rollbacks
+    }
+    # only what is this process's own; the one before is kept until the first process has written
+    if self.world.rank:
+        write_whole(
+            folder / f"state-{self.world.rank}-{self.done}.safetensors",
+            lambda p: save_file(self._random_state(), p),
+        )
+        self.world.sum(torch.zeros(1))
+        self.world.sum(torch.zeros(1))
+        self.kept = self.done
         for old in folder.glob(f"state-{self.world.rank}-*.safetensors"):
             if old.name != f"state-{self.world.rank}-{self.done}.safetensors": old.unlink()
         return
-    self.world.sum(torch.zeros(1))                                       # all the others have written theirs
-    header = {"step": str(self.done), "evaluated": str(self.evaluated + self.engine.evaluated), "config": json.dumps(asdict(self.config)), "guards": json.dumps(guards), "processes": str(self.world.size)}
+    self.world.sum(torch.zeros(1))    # all the others have written theirs
+    header = {
+        "step": str(self.done),
+        "evaluated": str(self.evaluated + self.engine.evaluated),
+        "config": json.dumps(asdict(self.config)),
+        "guards": json.dumps(guards),
+        "processes": str(self.world.size),
+    }
     write_whole(folder/"state.safetensors", lambda p: save_file(tensors, p, header))
-    self.world.sum(torch.zeros(1))                                       # now they may delete the ones before
+    self.world.sum(torch.zeros(1))    # now they may delete the ones before
     save_policy(self.policy, folder/"policy.safetensors")
     self.kept = self.done
 
 def _load(self: Trainer, path: Path):
     "Go on from a checkpoint of a run with the same configuration."
     try:
-        with safe_open(path, "pt") as f: header, tensors = f.metadata() or {}, {k: f.get_tensor(k) for k in f.keys()}
-    except SafetensorError as e: raise UserError(f"{path} is not a whole checkpoint ({e}).") from None
-    part = lambda name: {k[len(name) + 1:]: v for k, v in tensors.items() if k.startswith(name + ".")}
-    if "step" not in header or not part("policy"): raise UserError(f"{path} is not the checkpoint of a run; give the folder that chess-grpo train made.")
+        with safe_open(path, "pt") as f:
+            header, tensors = f.metadata() or {}, {k: f.get_tensor(k) for k in f.keys()}
+    except SafetensorError as e:
+        raise UserError(f"{path} is not a whole checkpoint ({e}).") from None
+    part = lambda name: {
+        k[len(name) + 1 :]: v for k, v in tensors.items() if k.startswith(name + ".")
+    }
+    if "step" not in header or not part("policy"):
+        raise UserError(
+            f"{path} is not the checkpoint of a run; give the folder that chess-grpo train made."
+        )
     self._put_weights(tensors, str(path))
     if part("reference"): load_weights(self.reference, part("reference"), str(path))
-    if part("sampler") and self.sampler is not self.policy: load_weights(self.sampler, part("sampler"), str(path))
-    other = differing(self.config, config_from(TrainConfig, json.loads(header["config"]), f"the header of {path}"))
-    if other: raise UserError(f"{path} is of a run with another {other[0]}; {', '.join(AGAIN)} may differ, nothing else.")
-    if int(header.get("processes", "1")) != self.world.size: raise UserError(f"{path} is of a run that {header.get('processes', '1')} processes shared: resume with as many.")
+    if part("sampler") and self.sampler is not self.policy:
+        load_weights(self.sampler, part("sampler"), str(path))
+    other = differing(
+        self.config, config_from(TrainConfig, json.loads(header["config"]), f"the header of {path}")
+    )
+    if other:
+        raise UserError(
+            f"{path} is of a run with another {other[0]}; {', '.join(AGAIN)} may differ, nothing"
+            " else."
+        )
+    if int(header.get("processes", "1")) != self.world.size:
+        raise UserError(
+            f"{path} is of a run that {header.get('processes', '1')} processes shared: resume with"
+            " as many."
+        )
     self.good = part("good") or None
     if self.world.rank:
         own = path.with_name(f"state-{self.world.rank}-{header['step']}.safetensors")
         try:
             with safe_open(own, "pt") as f: tensors = {k: f.get_tensor(k) for k in f.keys()}
-        except (SafetensorError, OSError) as e: raise UserError(f"{own} is missing or broken ({e}): resume with as many processes as the run had.") from None
+        except (SafetensorError, OSError) as e:
+            raise UserError(
+                f"{own} is missing or broken ({e}): resume with as many processes as the run had."
+            ) from None
     self._set_random_state(tensors)
     guards = json.loads(header.get("guards", "null"))
     if guards:
-        self.boost, self.brake, self.rollbacks = guards["boost"], guards["brake"], guards["rollbacks"]
-        for g, memory in zip(self.guards, guards["memory"], strict=True): g.memory.clear(); g.memory.update(memory)
+        self.boost, self.brake, self.rollbacks = (
+            guards["boost"], guards["brake"], guards["rollbacks"]
+        )
+        for g, memory in zip(self.guards, guards["memory"], strict=True):
+            g.memory.clear()
+            g.memory.update(memory)
     self.done = self.kept = int(header["step"])
     self.evaluated = int(header["evaluated"]) - self.engine.evaluated
 
@@ -574,9 +1001,16 @@ AGAIN = ("steps", "minutes", "processes", "wandb")    # what a resumed run may b
 
 def differing(a: TrainConfig, b: TrainConfig) -> list[str]:
     "Keys that differ, those of AGAIN left out."
-    return [f.name for f in fields(TrainConfig) if f.name not in AGAIN and getattr(a, f.name) != getattr(b, f.name)]
+    return [
+        f.name
+        for f in fields(TrainConfig)
+        if f.name not in AGAIN and getattr(a, f.name) != getattr(b, f.name)
+    ]
 
-Trainer._random_state, Trainer._set_random_state, Trainer._weights, Trainer._put_weights, Trainer.save, Trainer.load = _random_state, _set_random_state, _weights, _put_weights, _save, _load
+(
+    Trainer._random_state, Trainer._set_random_state, Trainer._weights, Trainer._put_weights,
+    Trainer.save, Trainer.load
+) = (_random_state, _set_random_state, _weights, _put_weights, _save, _load)
 
 # %% ../nbs/api/10_train.ipynb #57e0318e
 def preflight(
@@ -588,41 +1022,105 @@ def preflight(
     "What is wrong with this run? Takes seconds."
     c, seed = trainer.config, trainer.config.seed + 1
     boards = trainer.starts()
-    boards = boards[torch.linspace(0, len(boards) - 1, min(positions, len(boards))).round().long().unique()]        # live games and others
-    now = copy.copy(trainer); now.sampler = trainer.policy                                        # in the middle of a run the old policy may differ, and is meant to
-    draw = lambda how=None, **other: now.rollout(boards, how, generator(seed, c.device), **{"root_noise": 0.0} | other)         # root noise is another policy, and meant to be
+    # live games and others
+    boards = boards[
+        torch.linspace(0, len(boards) - 1, min(positions, len(boards))).round().long().unique()
+    ]
+    now = copy.copy(trainer)
+    # in the middle of a run the old policy may differ, and is meant to
+    now.sampler = trainer.policy
+    # root noise is another policy, and meant to be
+    draw = lambda how=None, **other: now.rollout(
+        boards, how, generator(seed, c.device), **{"root_noise": 0.0} | other
+    )
     with torch.random.fork_rng(devices=[]):
-        identity = on_policy_identity(trainer.policy, lambda how: draw(how, engine=None, teacher_ply=0.0) if not c.reward_change else draw(how, teacher_ply=0.0), trainer.sampling, trainer.learning)
+        identity = on_policy_identity(
+            trainer.policy,
+            lambda how: (
+                draw(how, engine=None, teacher_ply=0.0)
+                if not c.reward_change
+                else draw(how, teacher_ply=0.0)
+            ),
+            trainer.sampling,
+            trainer.learning,
+        )
     r = draw()
-    copied = copy.copy(trainer)                                                                   # the same engine and positions, its own weights and optimiser
+    copied = copy.copy(trainer)    # the same engine and positions, its own weights and optimiser
     copied.policy, copied.sampler = copy.deepcopy(trainer.policy), trainer.policy
-    copied.optimizer = torch.optim.AdamW([p for p in copied.policy.parameters() if p.requires_grad], lr=c.learning_rate, betas=(0.9, 0.99), weight_decay=c.weight_decay)
+    copied.optimizer = torch.optim.AdamW(
+        [p for p in copied.policy.parameters() if p.requires_grad],
+        lr=c.learning_rate,
+        betas=(0.9, 0.99),
+        weight_decay=c.weight_decay,
+    )
     copied.optimizer.load_state_dict(trainer.optimizer.state_dict())
     counts = trainer.counts(r, boards)
     learned = r.only(counts)
-    sound = Scoring(c.temperature)                                                                # the rest is asked of a learner that is the sampler
+    sound = Scoring(c.temperature)    # the rest is asked of a learner that is the sampler
     loss, record, parts = copied.loss(learned, counts, sound)
     budget = gradient_budget(record, copied.policy.parameters())
-    estimate = [check_entropy_estimate(parts["chosen"], entropy(parts["every"])[learned.index], counts, c.entropy_estimate, copied.policy.parameters())] if c.entropy_coef else []
+    estimate = (
+        [
+            check_entropy_estimate(
+                parts["chosen"], entropy(parts["every"])[learned.index], counts, c.entropy_estimate,
+                copied.policy.parameters()
+            )
+        ]
+        if c.entropy_coef
+        else []
+    )
     after = r.states[r.index[r.mask]].push(r.actions[r.mask])
-    on = after.outcome() == 0                                                                     # the others' scores are the rules'
+    on = after.outcome() == 0    # the others' scores are the rules'
     deep = trainer.engine.scores(after[on].fens(), c.search_depth + deeper)
     scores = Scores(*(getattr(r.scores, k).clone() for k in ("cp", "mate", "moves")))
     at = tuple(r.mask.cpu().nonzero()[on.cpu()].T)
-    for k, v in (("cp", deep.cp), ("mate", deep.mate), ("moves", deep.moves)): getattr(scores, k)[at] = -v if k != "moves" else v
+    for k, v in (("cp", deep.cp), ("mate", deep.mate), ("moves", deep.moves)):
+        getattr(scores, k)[at] = -v if k != "moves" else v
     again = torch.where(r.mask, trainer.reward(scores).to(r.rewards.device), 0)
     if c.reward_change: again = trainer._changed(again, r.mask, boards, c.search_depth + deeper)
     def update():
         copied.optimizer.param_groups[0]["lr"] = c.learning_rate * copied.brake
         loss, _, _ = copied.loss(learned, counts, sound)
-        copied.optimizer.zero_grad(); loss.backward()
-        torch.nn.utils.clip_grad_norm_(copied.policy.parameters(), c.grad_clip); copied.optimizer.step()
+        copied.optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(copied.policy.parameters(), c.grad_clip)
+        copied.optimizer.step()
         return copied.optimizer.param_groups[0]["lr"]
-    rates = [planned_rate(c, s) * trainer.brake for s in range(trainer.done, c.steps) for _ in range(c.updates)]
-    rates += [c.learning_rate] * (100 - len(rates))                                               # a run that is short on purpose is judged as if it went on a little
-    step = step_size(copied.policy.parameters(), lambda: score(copied.policy, learned, sound)[1], update, rates)
-    objective = lambda new, old, A, mask: grpo_loss(new, old, A, mask, replace(c.loss(0.0, 0.0, 0.0), length=5, entropy="exact"))[0]
-    checks = [identity.check, *check_budget(budget), *estimate, *check_rewards(r.rewards, counts), *check_signal(parts["advantages"], trainer.advantages(again, counts, parts["values"]), counts),
-              check_saturation(trainer.reward, r.scores[tuple(counts.cpu().nonzero().T)]), *(check_filter(n, f(trainer.engine.scores(random_starts(256, generator(seed)).fens(), c.search_depth))) for n, f in (filters or {}).items()),
-              check_padding(lambda rewards, mask: trainer.advantages(rewards, mask), objective), *check_exploration(parts["every"].detach(), r.actions, r.mask), *check_step(step)]
+    rates = [
+        planned_rate(c, s) * trainer.brake
+        for s in range(trainer.done, c.steps)
+        for _ in range(c.updates)
+    ]
+    # a run that is short on purpose is judged as if it went on a little
+    rates += [c.learning_rate] * (100 - len(rates))
+    step = step_size(
+        copied.policy.parameters(), lambda: score(copied.policy, learned, sound)[1], update, rates
+    )
+    objective = lambda new, old, A, mask: grpo_loss(
+        new, old, A, mask, replace(c.loss(0.0, 0.0, 0.0), length=5, entropy="exact")
+    )[0]
+    checks = [
+        identity.check,
+        *check_budget(budget),
+        *estimate,
+        *check_rewards(r.rewards, counts),
+        *check_signal(
+            parts["advantages"], trainer.advantages(again, counts, parts["values"]), counts
+        ),
+        check_saturation(trainer.reward, r.scores[tuple(counts.cpu().nonzero().T)]),
+        *(
+            check_filter(
+                n,
+                f(
+                    trainer.engine.scores(
+                        random_starts(256, generator(seed)).fens(), c.search_depth
+                    )
+                ),
+            )
+            for n, f in (filters or {}).items()
+        ),
+        check_padding(lambda rewards, mask: trainer.advantages(rewards, mask), objective),
+        *check_exploration(parts["every"].detach(), r.actions, r.mask),
+        *check_step(step),
+    ]
     return Report(checks + ([check_power(2 * c.match_openings)] if c.match_openings else []))

@@ -15,7 +15,10 @@ from .core import UserError
 from .preflight import REMEDIES, Identity, bisect
 
 try: from transformers import TrainerCallback
-except ImportError as e: raise UserError(f"The callback needs more packages ({e.name} is missing): pip install \"chess_grpo[text]\".") from None
+except ImportError as e:
+    raise UserError(
+        f'The callback needs more packages ({e.name} is missing): pip install "chess_grpo[text]".'
+    ) from None
 
 # %% ../nbs/api/11_trl.ipynb #07b88369
 class PreflightCallback(TrainerCallback):
@@ -27,13 +30,21 @@ class PreflightCallback(TrainerCallback):
         most: int = 48, # tokens of a completion
         action: str = "stop", # stop: raise UserError before the first step; warn: print and go on
     ):
-        if action not in ("stop", "warn"): raise UserError(f"There is no action {action!r}; choose stop or warn.")
-        if getattr(trainer, "use_vllm", False): raise UserError("PreflightCallback looks at generation with transformers: set use_vllm to False for it.")
-        self.trainer, self.prompts, self.completions, self.most, self.action, self.found = trainer, prompts, completions, most, action, None
+        if action not in ("stop", "warn"):
+            raise UserError(f"There is no action {action!r}; choose stop or warn.")
+        if getattr(trainer, "use_vllm", False):
+            raise UserError(
+                "PreflightCallback looks at generation with transformers: set use_vllm to False"
+                " for it."
+            )
+        self.trainer, self.prompts, self.completions, self.most, self.action, self.found = (
+            trainer, prompts, completions, most, action, None
+        )
 
     def on_train_begin(self, args, state, control, **kwargs):
         self.found = trl_identity(self.trainer, self.prompts, self.completions, self.most)
-        if not self.found.holds and self.action == "stop": raise UserError(f"{self.found} Nothing was trained.")
+        if not self.found.holds and self.action == "stop":
+            raise UserError(f"{self.found} Nothing was trained.")
         print(self.found)
 
 def trl_identity(
@@ -43,27 +54,88 @@ def trl_identity(
     most: int = 48, # tokens of a completion
 ) -> Identity:
     "Are sampler and learner of a GRPOTrainer the same policy at equal weights?"
-    t, model, tokenizer = trainer, trainer.model, getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
-    texts = [row["prompt"] if isinstance(row["prompt"], str) else tokenizer.apply_chat_template(row["prompt"], tokenize=False, add_generation_prompt=True) for row in islice(t.train_dataset, prompts)]
-    ids = tokenizer(texts, return_tensors="pt", padding=True, padding_side="left", add_special_tokens=False).to(model.device)
+    t, model, tokenizer = (
+        trainer,
+        trainer.model,
+        getattr(trainer.processing_class, "tokenizer", trainer.processing_class),
+    )
+    texts = [
+        (
+            row["prompt"]
+            if isinstance(row["prompt"], str)
+            else tokenizer.apply_chat_template(
+                row["prompt"], tokenize=False, add_generation_prompt=True
+            )
+        )
+        for row in islice(t.train_dataset, prompts)
+    ]
+    ids = tokenizer(
+        texts, return_tensors="pt", padding=True, padding_side="left", add_special_tokens=False
+    ).to(model.device)
     was = model.training
     with torch.no_grad(), torch.random.fork_rng():
-        torch.manual_seed(t.args.seed); model.eval()
-        how = copy.deepcopy(t.generation_config); how.update(max_new_tokens=most, num_return_sequences=completions, do_sample=True, return_dict_in_generate=True, output_logits=True, output_scores=True)
-        out = model.generate(input_ids=ids["input_ids"], attention_mask=ids["attention_mask"], generation_config=how)
+        torch.manual_seed(t.args.seed)
+        model.eval()
+        how = copy.deepcopy(t.generation_config)
+        how.update(
+            max_new_tokens=most, num_return_sequences=completions, do_sample=True,
+            return_dict_in_generate=True, output_logits=True, output_scores=True
+        )
+        out = model.generate(
+            input_ids=ids["input_ids"], attention_mask=ids["attention_mask"], generation_config=how
+        )
         sampled_at = t.generation_config.temperature or 1.0
         tokens = out.sequences[:, ids["input_ids"].shape[1]:]
-        gather = lambda logits, temperature: (logits.float() / temperature).log_softmax(2).gather(2, tokens[..., None])[..., 0]
-        drawn_at, whole = gather(torch.stack(out.scores, 1), 1.0), gather(torch.stack(out.logits, 1), sampled_at)       # after and before top-p, top-k, penalties
-        end = torch.isin(tokens, torch.tensor(tokenizer.eos_token_id, device=tokens.device)).cumsum(1)
+        gather = (
+            lambda logits, temperature: (logits.float() / temperature)
+            .log_softmax(2)
+            .gather(2, tokens[..., None])[..., 0]
+        )
+        # after and before top-p, top-k, penalties
+        drawn_at, whole = gather(torch.stack(out.scores, 1), 1.0), gather(
+            torch.stack(out.logits, 1), sampled_at
+        )
+        end = torch.isin(tokens, torch.tensor(tokenizer.eos_token_id, device=tokens.device)).cumsum(
+            1
+        )
         mask = (end == 0) | ((end == 1) & (tokens == tokenizer.eos_token_id))
-        attention = torch.cat([ids["attention_mask"].repeat_interleave(completions, 0), mask.long()], 1)
+        attention = torch.cat(
+            [ids["attention_mask"].repeat_interleave(completions, 0), mask.long()], 1
+        )
         def measure(fixed):
-            torch.manual_seed(t.args.seed); model.train("dropout" not in fixed)
-            if fixed <= {"dropout", "filters"}: new = t._get_per_token_logps_and_entropies(model, out.sequences, attention, tokens.shape[1])[0]
+            torch.manual_seed(t.args.seed)
+            model.train("dropout" not in fixed)
+            if fixed <= {"dropout", "filters"}:
+                new = t._get_per_token_logps_and_entropies(
+                    model, out.sequences, attention, tokens.shape[1]
+                )[0]
             else:
-                where = {"position_ids": (attention.cumsum(1) - 1).clamp_min(0)} if "left padding" in fixed else {}
-                new = gather(model(input_ids=out.sequences, attention_mask=attention, **where).logits[:, -tokens.shape[1] - 1:-1], sampled_at if "temperature" in fixed else t.temperature)
+                where = (
+                    {"position_ids": (attention.cumsum(1) - 1).clamp_min(0)}
+                    if "left padding" in fixed
+                    else {}
+                )
+                new = gather(
+                    model(input_ids=out.sequences, attention_mask=attention, **where).logits[
+                        :, -tokens.shape[1] - 1 : -1
+                    ],
+                    sampled_at if "temperature" in fixed else t.temperature,
+                )
             return new[None].float(), (whole if "filters" in fixed else drawn_at)[None], mask[None]
-        try: return bisect(measure, ("temperature", "dropout", "left padding", "filters"), REMEDIES | {"filters": "set top_p to 1, top_k to 0 and penalties to 1: the learner scores with the whole softmax", "left padding": "give the learner position_ids that do not count padding, as generation does, or batch prompts of one length: a model with absolute positions sees other positions otherwise"})
+        try:
+            return bisect(
+                measure,
+                ("temperature", "dropout", "left padding", "filters"),
+                REMEDIES | {
+                    "filters": (
+                        "set top_p to 1, top_k to 0 and penalties to 1: the learner scores with the"
+                        " whole softmax"
+                    ),
+                    "left padding": (
+                        "give the learner position_ids that do not count padding, as generation"
+                        " does, or batch prompts of one length: a model with absolute positions"
+                        " sees other positions otherwise"
+                    ),
+                },
+            )
         finally: model.train(was)

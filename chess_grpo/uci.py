@@ -19,6 +19,7 @@ from .policy import Policy, checked, sample_actions
 # %% ../nbs/api/12_uci.ipynb #180972b2
 class Uci:
     "A policy as a UCI engine."
+    # held: an answer that waits for stop or ponderhit
     def __init__(self,
         policy: Policy, # in eval mode
         name: str = "chess_grpo",
@@ -26,9 +27,11 @@ class Uci:
         seed: int = 0, # of drawn moves
         out: TextIO | None = None, # where answers go, None = standard output
     ):
-        self.policy, self.name, self.temperature, self.greedy, self.seed, self.out = policy, name, temperature or 1.0, not temperature, seed, out or sys.stdout
+        self.policy, self.name, self.temperature, self.greedy, self.seed, self.out = (
+            policy, name, temperature or 1.0, not temperature, seed, out or sys.stdout
+        )
         self.generator = generator(seed)
-        self.board, self.held = chess.Board(), None      # held: an answer that waits for stop or ponderhit
+        self.board, self.held = chess.Board(), None
 
     def run(self,
         lines: Iterable[str], # such as sys.stdin
@@ -39,10 +42,11 @@ class Uci:
 
     def say(self, text: str): print(text, file=self.out, flush=True)
 
-    def answer(self, line: str) -> bool: # False = quit
+    def answer(self, line: str) -> bool:    # False = quit
         "One line."
         words = line.split()
-        while words and words[0] not in COMMANDS: words = words[1:]          # "joho debug on" is "debug on"
+        # "joho debug on" is "debug on"
+        while words and words[0] not in COMMANDS: words = words[1:]
         if not words: return True
         if words[0] == "quit": return False
         try: getattr(self, "_" + words[0])(words[1:])
@@ -50,8 +54,15 @@ class Uci:
         return True
 
     def _uci(self, _):
-        self.say(f"id name {self.name} ({self.policy.size:,} weights)\nid author the chess_grpo authors")
-        self.say(f"option name Temperature type spin default {min(1000, max(1, round(100 * self.temperature)))} min 1 max 1000\noption name Greedy type check default {str(self.greedy).lower()}\noption name Seed type spin default {self.seed} min 0 max 2147483647\nuciok")
+        self.say(
+            f"id name {self.name} ({self.policy.size:,} weights)\nid author the chess_grpo authors"
+        )
+        self.say(
+            "option name Temperature type spin default"
+            f" {min(1000, max(1, round(100 * self.temperature)))} min 1 max 1000\noption name"
+            f" Greedy type check default {str(self.greedy).lower()}\noption name Seed type spin"
+            f" default {self.seed} min 0 max 2147483647\nuciok"
+        )
     def _isready(self, _): self.say("readyok")
     def _debug(self, _): pass
     def _register(self, _): pass
@@ -62,13 +73,23 @@ class Uci:
         at = words.index("value") if "value" in words else len(words)
         name, value = " ".join(words[1:at]).lower(), " ".join(words[at + 1:])
         if name == "temperature":
-            if not 1 <= int(value) <= 1000: raise UserError(f"Temperature is {value}; it must be between 1 and 1000 hundredths.")
+            if not 1 <= int(value) <= 1000:
+                raise UserError(
+                    f"Temperature is {value}; it must be between 1 and 1000 hundredths."
+                )
             self.temperature = int(value) / 100
         elif name == "greedy":
-            if value not in ("true", "false"): raise UserError(f"Greedy is {value}; it must be true or false.")
+            if value not in ("true", "false"):
+                raise UserError(f"Greedy is {value}; it must be true or false.")
             self.greedy = value == "true"
-        elif name == "seed": self.seed = int(value); self.generator = generator(self.seed)
-        else: raise UserError(f"There is no option {' '.join(words[1:at])}; there are Temperature, Greedy and Seed.")
+        elif name == "seed":
+            self.seed = int(value)
+            self.generator = generator(self.seed)
+        else:
+            raise UserError(
+                f"There is no option {' '.join(words[1:at])}; there are Temperature, Greedy and"
+                " Seed."
+            )
 
     def _position(self, words):
         at = words.index("moves") if "moves" in words else len(words)
@@ -77,13 +98,16 @@ class Uci:
             board = chess.Board(" ".join(words[1:at]))
             if not board.is_valid(): raise UserError(f"The position {board.fen()} is not valid.")
         else: raise UserError("position needs startpos or fen.")
-        for uci in words[at + 1:]: board.push_uci(uci)                      # an illegal move: ValueError, and the position stays as it was
+        # an illegal move: ValueError, and the position stays as it was
+        for uci in words[at + 1:]: board.push_uci(uci)
         if not board.is_valid(): raise UserError(f"The position {board.fen()} is not valid.")
-        board.halfmove_clock, board.fullmove_number = min(board.halfmove_clock, 10_000), min(board.fullmove_number, 10_000)
+        board.halfmove_clock, board.fullmove_number = min(board.halfmove_clock, 10_000), min(
+            board.fullmove_number, 10_000
+        )
         self.board = board
 
     def _go(self, words):
-        self._stop([])                                                      # an answer that is still held back comes first
+        self._stop([])    # an answer that is still held back comes first
         only = None
         if "searchmoves" in words:
             only = []
@@ -91,13 +115,15 @@ class Uci:
                 if w not in ACTIONS: break
                 only.append(w)
         try: self.held = self._choose(only)
-        except Exception as e:                                              # whatever it is: who asked waits for a move
+        except Exception as e:    # whatever it is: who asked waits for a move
             self.say(f"info string {type(e).__name__}: {e}")
             self.held = f"bestmove {next((m.uci() for m in self.board.legal_moves), '(none)')}"
         if "infinite" not in words and "ponder" not in words: self._stop([])
 
     def _stop(self, _):
-        if self.held: self.say(self.held); self.held = None
+        if self.held:
+            self.say(self.held)
+            self.held = None
     def _ponderhit(self, _): self._stop([])
 
     @torch.no_grad()
@@ -105,10 +131,27 @@ class Uci:
         legal = {m.uci() for m in self.board.legal_moves}
         allowed = [ACTIONS[m] for m in (only or []) if m in legal] or [ACTIONS[m] for m in legal]
         if not allowed: return "bestmove (none)"
-        lp = checked(self.policy.log_probs(Boards.from_fens([self.board.fen()]).to(self.policy.device), self.temperature))
-        lp = torch.full_like(lp, -torch.inf).index_copy(1, torch.tensor(allowed, device=lp.device), lp[:, allowed]).log_softmax(1)
-        action = int(lp.argmax()) if self.greedy else int(sample_actions(lp.cpu(), 1, self.generator)[0, 0])
-        self.say(f"info depth 1 nodes 1 pv {MOVES[action]} string probability {lp[0, action].exp():.3f}")
+        lp = checked(
+            self.policy.log_probs(
+                Boards.from_fens([self.board.fen()]).to(self.policy.device), self.temperature
+            )
+        )
+        lp = (
+            torch.full_like(lp, -torch.inf)
+            .index_copy(1, torch.tensor(allowed, device=lp.device), lp[:, allowed])
+            .log_softmax(1)
+        )
+        action = (
+            int(lp.argmax())
+            if self.greedy
+            else int(sample_actions(lp.cpu(), 1, self.generator)[0, 0])
+        )
+        self.say(
+            f"info depth 1 nodes 1 pv {MOVES[action]} string probability {lp[0, action].exp():.3f}"
+        )
         return f"bestmove {MOVES[action]}"
 
-COMMANDS = ("uci", "isready", "debug", "register", "ucinewgame", "setoption", "position", "go", "stop", "ponderhit", "quit")
+COMMANDS = (
+    "uci", "isready", "debug", "register", "ucinewgame", "setoption", "position", "go", "stop",
+    "ponderhit", "quit"
+)
