@@ -31,10 +31,11 @@ import torch
 from tqdm.auto import tqdm
 
 from .board import MOVES, Boards, compile_rules, random_actions
-from .core import UserError, generator
-from .engine import EnginePool, Scores, cores, find_stockfish
-from .policy import Policy, PolicyConfig, new_policy, write_whole
-from .positions import put_rows, random_starts
+from .core import UserError, cores, generator, write_whole
+from .engine import EnginePool, find_stockfish
+from .scores import Scores
+from .policy import Policy, PolicyConfig, new_policy
+from .starts import put_rows, random_starts
 from .sampler import plain_sample, sample
 
 # %% ../nbs/jobs/benchmarks.ipynb #536abfae
@@ -61,7 +62,7 @@ def play_ours(
 
 _PLAY_OURS = """
 import sys, torch; torch.set_num_threads(1)
-from chess_grpo.bench import play_ours; from chess_grpo.board import compile_rules
+; from chess_grpo.board import compile_rules
 if sys.argv[3] == "True": compile_rules()
 print("ready", flush=True); sys.stdin.readline()
 print(play_ours(int(sys.argv[1]), float(sys.argv[2])))
