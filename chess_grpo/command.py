@@ -442,7 +442,7 @@ def _claims_command(args, given: set[str]):
     print(totals(args.notes))
 
 def _text_data_command(args, given: set[str]):
-    from chess_grpo.text import make_samples, write_samples
+    from chess_grpo.text.samples import make_samples, write_samples
     if min(args.policy, args.environment) < 0 or not 0 < args.test < args.policy + args.environment:
         raise UserError(
             f"test is {args.test}; it must be above 0 and leave some of the"
@@ -462,10 +462,9 @@ def _text_data_command(args, given: set[str]):
     )
 
 def _text_train_command(args, given: set[str]):
-    from chess_grpo.text import (
-        answers, chess_tokenizer, fit_text, load_text_model, load_texts, read_samples,
-        save_text_model, small_model
-    )
+    from chess_grpo.text.fit import answers, fit_text
+    from chess_grpo.text.model import chess_tokenizer, load_text_model, save_text_model, small_model
+    from chess_grpo.text.tasks import load_texts, read_samples
     if not 0 < args.minutes: raise UserError(f"minutes is {args.minutes}; it must be above 0.")
     dropped: Counter = Counter()
     train_set, test_set = (
