@@ -1,12 +1,15 @@
-"""Check that library and README are what the notebooks export, then run every notebook as a test and count them.
+"""Check that library and README are what the notebooks export, and the style; then run every notebook and count.
 
     python .ci/check.py            the whole check, at CHESS_GRPO_SCALE or smoke
     python .ci/check.py board      only notebooks with "board" in their path
     python .ci/check.py --export   write chess_grpo/ and README.md instead
+    python .ci/check.py --nbdev3   only: does nbdev 3 export the same library? (in an environment of its own)
 """
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +20,7 @@ from nbconvert import MarkdownExporter
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
 LIBRARY = ROOT/"chess_grpo"
+NBDEV3 = "nbdev==3.3.26"
 
 
 def readme() -> str:
@@ -27,7 +31,8 @@ def readme() -> str:
     return text.strip().replace("](images/", "](nbs/images/") + "\n"
 
 
-def library() -> dict[str, str]: return {p.name: p.read_text() for p in sorted(LIBRARY.glob("*.py"))}
+def library(folder: Path = LIBRARY) -> dict[str, str]:
+    return {str(p.relative_to(folder)): p.read_text() for p in sorted(folder.rglob("*.py"))}
 
 
 def export():
@@ -37,36 +42,89 @@ def export():
 
 def in_step() -> list[str]:
     "What is out of step with the notebooks; the export is left in place, so that git diff shows it."
-    before, was = library(), (ROOT/"README.md").read_text() if (ROOT/"README.md").exists() else ""
+    before, path = library(), ROOT/"README.md"
+    was = path.read_text() if path.exists() else ""
     export()
     after = library()
-    stale = [f"chess_grpo/{n} is out of step with the notebooks: commit what make export writes" for n in sorted(before.keys() | after.keys()) if before.get(n) != after.get(n)]
-    totals = subprocess.run([sys.executable, "-c", "from chess_grpo.claims import totals; print(totals(root='nowhere'))"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
-    stale += [] if totals in was else [f"README.md does not say what data/claims says: {totals}"]
-    return stale + (["README.md is out of step with nbs/index.ipynb: commit what make export writes"] if was != readme() else [])
+    stale = [f"chess_grpo/{n} is out of step with the notebooks: commit what make export writes"
+             for n in sorted(before.keys() | after.keys()) if before.get(n) != after.get(n)]
+    if shipped_totals() not in was:
+        stale.append(f"README.md does not say what data/claims says: {shipped_totals()}")
+    if was != readme():
+        stale.append("README.md is out of step with nbs/index.ipynb: commit what make export writes")
+    return stale
+
+
+def shipped_totals() -> str:
+    ask = "from chess_grpo.claims import totals; print(totals(root='nowhere'))"
+    done = subprocess.run([sys.executable, "-c", ask], cwd=ROOT, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def in_style() -> list[str]:
+    "What ruff finds in notebooks and library; its rules are in pyproject.toml."
+    ruff = [BIN/"ruff", "check", "--quiet", "--output-format", "concise", "nbs", "chess_grpo", ".ci"]
+    done = subprocess.run(ruff, cwd=ROOT, capture_output=True, text=True)
+    return [l for l in (done.stdout + done.stderr).splitlines() if l.strip()]
+
+
+def numbered_once() -> list[str]:
+    "A room's number is its place in the house: no two rooms have the same."
+    rooms = [p.name for p in sorted(ROOT.glob("nbs/api/*.ipynb"))]
+    numbers = [r.split("_")[0] for r in rooms]
+    return [f"nbs/api/{r} has a number that another room has" for r, n in zip(rooms, numbers) if numbers.count(n) > 1]
+
+
+def same_with_nbdev3() -> list[str]:
+    "nbdev 3 reads pyproject.toml; does it export the same? Its own index of symbols (_modidx) has another form."
+    with tempfile.TemporaryDirectory() as folder:
+        copy, bin3 = Path(folder)/"copy", Path(folder)/"venv"/"bin"
+        copy.mkdir()
+        for name in ("nbs", "chess_grpo"): shutil.copytree(ROOT/name, copy/name)
+        for name in ("settings.ini", "pyproject.toml", "README.md"): shutil.copy(ROOT/name, copy)
+        subprocess.run([sys.executable, "-m", "venv", bin3.parent], check=True)
+        subprocess.run([bin3/"pip", "install", "--quiet", NBDEV3], check=True, stderr=subprocess.DEVNULL)
+        subprocess.run(["git", "init", "--quiet", "."], cwd=copy, check=True)
+        subprocess.run([bin3/"nbdev-export"], cwd=copy, check=True, env={**os.environ, "PYTHONPATH": ""})
+        ours, theirs = library(), library(copy/"chess_grpo")
+    return [f"nbdev 3 exports another chess_grpo/{n}" for n in sorted(ours.keys() | theirs.keys())
+            if n != "_modidx.py" and ours.get(n) != theirs.get(n)]
 
 
 def run(notebook: Path) -> bool:
     "One notebook, in a process of its own."
-    start = time.monotonic()
-    try: nbformat.validate(nbformat.read(notebook, 4)); problem = ""
+    start, problem = time.monotonic(), ""
+    try: nbformat.validate(nbformat.read(notebook, 4))
     except nbformat.ValidationError as e: problem = str(e)
-    env = {"WANDB_MODE": "offline", "CHESS_GRPO_SCALE": "smoke", "OMP_NUM_THREADS": "1", **os.environ}    # two run at once
-    p = subprocess.run([BIN/"nbdev_test", "--path", notebook, "--n_workers", "0"], cwd=ROOT, env=env, capture_output=True, text=True)
+    # two run at once
+    env = {"WANDB_MODE": "offline", "CHESS_GRPO_SCALE": "smoke", "OMP_NUM_THREADS": "1", **os.environ}
+    words = [BIN/"nbdev_test", "--path", notebook, "--n_workers", "0"]
+    p = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True)
     ok = p.returncode == 0 and not problem
-    print(f"{'ok    ' if ok else 'FAILED'} {time.monotonic() - start:5.0f} s  {notebook.relative_to(ROOT)}", flush=True)
+    name, seconds = notebook.relative_to(ROOT), time.monotonic() - start
+    print(f"{'ok    ' if ok else 'FAILED'} {seconds:5.0f} s  {name}", flush=True)
     if not ok: print(problem + p.stdout[-6000:] + p.stderr[-6000:], flush=True)
     return ok
 
 
+def chosen(words: list[str]) -> list[Path]:
+    every = [p for p in sorted(ROOT.glob("nbs/**/*.ipynb")) if ".ipynb_checkpoints" not in p.parts]
+    return [p for p in every if any(w in str(p) for w in words or [""])]
+
+
 def main() -> int:
-    if "--export" in sys.argv: export(); return 0
-    stale = in_step()
-    for line in stale: print(line, flush=True)
-    chosen = sys.argv[1:] or [""]
-    notebooks = [p for p in sorted(ROOT.glob("nbs/**/*.ipynb")) if ".ipynb_checkpoints" not in p.parts and any(c in str(p) for c in chosen)]
+    words = sys.argv[1:]
+    if "--export" in words:
+        export()
+        return 0
+    wrong = same_with_nbdev3() if "--nbdev3" in words else in_step() + in_style() + numbered_once()
+    if not words: wrong += same_with_nbdev3()
+    for line in wrong: print(line, flush=True)
+    if "--nbdev3" in words: return 1 if wrong else 0
+    notebooks = chosen(words)
+    print(f"{len(notebooks)} notebooks, two at a time; all of them take about 15 minutes on two cores", flush=True)
     with ThreadPoolExecutor(2) as pool: results = list(pool.map(run, notebooks))
-    failed = results.count(False) + len(stale)
+    failed = results.count(False) + len(wrong)
     print(f"{results.count(True)} passed, {failed} failed")
     return 1 if failed else 0
 

@@ -129,11 +129,15 @@ def section_text():
     from chess_grpo.engine import EnginePool
     try: from chess_grpo import text as t; t.TextTrainer
     except AttributeError:
-        import chess_grpo.text.tasks as tasks, chess_grpo.text.rewards as rewards, chess_grpo.text.model as tmodel, chess_grpo.text.train as ttrain, types
-        t = types.SimpleNamespace(**{k: v for m in (tasks, rewards, tmodel, ttrain) for k, v in vars(m).items() if not k.startswith("__")})
+        import types
+        rooms = [module(f"text.{n}") for n in ("tasks", "samples", "rewards", "fit", "model", "train")]
+        t = types.SimpleNamespace(**{k: v for m in rooms for k, v in vars(m).items() if not k.startswith("__")})
     from chess_grpo.loss import LossConfig
     out = {}
     with EnginePool(2) as engine:
+        def config(**more):
+            if hasattr(t.TextConfig, "of"): return t.TextConfig.of(batch=3, group=4, depth=2).but(**more)
+            return replace(t.TextConfig(batch=3, group=4, depth=2), **more)
         samples = t.make_samples(40, 40, 3, engine, depth=2)
         out["samples"] = hashlib.sha256("\n".join(s.text for s in samples).encode()).hexdigest()
         prompts = {k: [s.prompt for s in samples if s.task == k] for k in ("P", "A")}
@@ -141,7 +145,7 @@ def section_text():
             model, tokenizer = t.load_text_model(data_path("text_model.safetensors"))
             import torch
             torch.manual_seed(5)
-            trainer = t.TextTrainer(model, tokenizer, prompts, engine, replace(t.TextConfig(batch=3, group=4, depth=2), **more))
+            trainer = t.TextTrainer(model, tokenizer, prompts, engine, config(**more))
             out[name] = [{k: v for k, v in trainer.step().items() if not k.startswith("time")} for _ in range(5)]
             out[name + " weights"] = {k: digest(v) for k, v in model.state_dict().items()}
             i = trainer.preflight()

@@ -21,9 +21,9 @@ def load_judge() -> Labelled: # 2,000 positions
     judge = Shards.open([data_path("judge.safetensors")])
     return judge.labelled(torch.arange(len(judge)))
 
+# %% ../nbs/api/43_judge.ipynb #422f8ff0
 @lru_cache(1)
-def kept_out() -> Tensor:    # [K] int64
+def kept_out() -> Tensor: # [K] int64
     "Keys of the positions that nobody may learn from."
-    return torch.cat(
-        [load_labelled().boards.key(), Shards.open([data_path("judge.safetensors")]).boards.key()]
-    )
+    judge = Shards.open([data_path("judge.safetensors")])
+    return torch.cat([load_labelled().boards.key(), judge.boards.key()])

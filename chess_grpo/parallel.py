@@ -17,13 +17,13 @@ from .core import cores
 
 # %% ../nbs/api/04_parallel.ipynb #71da5c3f
 def side_by_side(
-    f: Callable, # of one job; an engine is opened in there, because threads and pipes do not survive a fork
+    # of one job; an engine is opened in there, because threads and pipes do not survive a fork
+    f: Callable,
     jobs: Sequence, # what f is called with
     desc: str = "", # of the bar
 ) -> list:    # what f gives for each job, in their order
-    "As many jobs at once as there are cores, in forked processes of one thread each; one after the other in this one when a GPU is in use, which does not survive a fork."
+    "As many jobs at once as there are cores, one thread each; one by one if a GPU is in use."
     if torch.cuda.is_initialized(): return [f(job) for job in tqdm(jobs, desc=desc)]
-    with ProcessPoolExecutor(
-        max(1, min(cores(), len(jobs))), get_context("fork"), torch.set_num_threads, (1,)
-    ) as pool:
+    processes = max(1, min(cores(), len(jobs)))
+    with ProcessPoolExecutor(processes, get_context("fork"), torch.set_num_threads, (1,)) as pool:
         return list(tqdm(pool.map(f, jobs), total=len(jobs), desc=desc))

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Player', 'RandomPlayer', 'PolicyPlayer', 'EnginePlayer', 'Game', 'play_match', 'MatchResult', 'match_result',
-           'Quality', 'move_quality', 'quality_of']
+           'Quality', 'quality_of', 'move_quality', 'quality_row']
 
 # %% ../nbs/api/32_play.ipynb #f8c6c24a
 import math
@@ -19,19 +19,18 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from .board import ACTIONS, MOVES, Boards, random_actions
-from .core import UserError
+from .core import UserError, patch
 from .engine import EnginePool
-from .policy import Policy, entropy, sample_actions
 from .labels import Labelled
+from .policy import Policy, entropy, sample_actions
 from .starts import PHASES, Opening, put_rows
-from .stats import bootstrap
+from .stats import bootstrap, wilson
 
 # %% ../nbs/api/32_play.ipynb #7e777dff
-# [N] int64 actions, legal
 class Player(Protocol):
     "Anything that can choose a move in each of N positions."
     name: str
-    def choose(self, boards: Boards) -> Tensor: ...
+    def choose(self, boards: Boards) -> Tensor: ...    # [N] int64 actions, legal
 
 @dataclass
 class RandomPlayer:
@@ -42,6 +41,7 @@ class RandomPlayer:
     def choose(self, boards: Boards) -> Tensor:
         return random_actions(boards.legal_mask(), self.generator)
 
+# %% ../nbs/api/32_play.ipynb #a4624b26
 @dataclass
 class PolicyPlayer:
     "A policy: its likeliest move, or a move drawn from its distribution."
@@ -58,10 +58,11 @@ class PolicyPlayer:
     @torch.no_grad()
     def choose(self, boards: Boards) -> Tensor:
         lp = self.policy.log_probs(boards.to(self.policy.device), self.temperature or 1.0)
-        return (
-            sample_actions(lp, 1, self.generator)[:, 0] if self.temperature else lp.argmax(1)
-        ).to(boards.turn.device)
+        if self.temperature: found = sample_actions(lp, 1, self.generator)[:, 0]
+        else: found = lp.argmax(1)
+        return found.to(boards.turn.device)
 
+# %% ../nbs/api/32_play.ipynb #2aa7102d
 @dataclass
 class EnginePlayer:
     "Stockfish; its strength is set by the pool's options and by the search command."
@@ -70,10 +71,8 @@ class EnginePlayer:
     name: str = "Stockfish"
 
     def choose(self, boards: Boards) -> Tensor:
-        return torch.tensor(
-            [ACTIONS[m] for m in self.pool.best_moves(boards.fens(), self.go)],
-            device=boards.turn.device,
-        )
+        moves = self.pool.best_moves(boards.fens(), self.go)
+        return torch.tensor([ACTIONS[m] for m in moves], device=boards.turn.device)
 
     @property
     def on_a_clock(self) -> bool: return "movetime" in self.go
@@ -94,86 +93,131 @@ class Game:
         board = chess.Board()
         for m in self.moves: board.push_uci(m)
         game = chess.pgn.Game.from_board(board)
-        result = {1.0: "1-0", 0.5: "1/2-1/2", 0.0: "0-1"}[self.result]
         game.headers.update(
             Event=event, Site="?", Round=str(round), White=self.white, Black=self.black,
-            Result=result, Opening=self.opening.name, Termination=self.why
+            Result={1.0: "1-0", 0.5: "1/2-1/2", 0.0: "0-1"}[self.result],
+            Opening=self.opening.name, Termination=self.why,
         )
         return str(game) + "\n"
 
-def play_match(
-    a: Player,
-    b: Player,
-    openings: Sequence[Opening], # each played twice, `a` as White first
-    max_plies: int = 400, # after the opening; longer games count as draws
-    progress: bool = False, # show a bar
-    stop: Callable[[], bool] = lambda: False, # asked again and again; True = break the match off
-) -> list[Game]: # two an opening; none if it was broken off, for the games that end early are not a fair sample
-    "Play a match."
-    boards = Boards.from_fens([o.fen for o in openings for _ in range(2)], history=150)
-    moves, ends, clocked = [list(o.moves) for o in openings for _ in range(2)], {}, _Clocked()
-    a_white, length = torch.arange(len(boards)) % 2 == 0, torch.tensor([len(m) for m in moves])
-    live, action = torch.ones(len(boards), dtype=torch.bool), torch.full((len(boards),), -1)
-    with tqdm(total=len(boards), desc=f"{a.name} - {b.name}", disable=not progress) as bar:
-        while live.any():
-            if stop(): return []
-            idle, mine = live & (action < 0) & ~clocked.asked(len(boards)), boards.turn == a_white
-            for player, rows in ((a, idle & mine), (b, idle & ~mine)):
-                if not rows.any(): continue
-                if isinstance(player, EnginePlayer) and player.on_a_clock:
-                    clocked.ask(player, boards[rows], rows.nonzero()[:, 0].tolist())
-                else: action[rows] = player.choose(boards[rows])
-            for i, move in clocked.answers(wait=not (action >= 0).any()): action[i] = ACTIONS[move]
-            moved = action >= 0
-            new = boards[moved].push(action[moved])
-            boards = put_rows(boards, moved, new)
-            for i, m, o, turn in zip(
-                moved.nonzero()[:, 0].tolist(), action[moved].tolist(), new.outcome().tolist(),
-                new.turn.tolist()
-            ):
-                moves[i].append(MOVES[m])
-                if o:
-                    ends[i] = (
-                        (0.0 if turn else 1.0) if o == chess.Termination.CHECKMATE.value else 0.5
-                    ), chess.Termination(o).name.lower().replace("_", " ")
-                elif len(moves[i]) - length[i] >= max_plies: ends[i] = 0.5, "ply limit"
-                else: continue
-                live[i] = False
-                bar.update()
-            action[moved] = -1
-    games = []
-    for i, line in enumerate(moves):
-        white, black = (a, b) if i % 2 == 0 else (b, a)
-        games.append(Game(openings[i // 2], white.name, black.name, tuple(line), *ends[i]))
-    return games
-
+# %% ../nbs/api/32_play.ipynb #db531399
 class _Clocked:
-    "Moves that take a set time: asked game by game, so that no engine waits for another's game."
-    def __init__(self): self.calls, self.done, self.engines = {}, queue.SimpleQueue(), 0
+    "Moves that take a set time: asked game by game."
+    def __init__(self):
+        self.calls = {}    # game -> the call that looks for its move
+        self.done = queue.SimpleQueue()    # games whose move is there
+        self.engines = 0
 
     def asked(self, n: int) -> Tensor:    # [n] bool, games whose move is being looked for
-        return torch.zeros(n, dtype=torch.bool).index_fill(
-            0, torch.tensor(list(self.calls), dtype=torch.int64), True
-        )
+        rows = torch.tensor(list(self.calls), dtype=torch.int64)
+        return torch.zeros(n, dtype=torch.bool).index_fill(0, rows, True)
 
     def ask(self, player: EnginePlayer, boards: Boards, games: list[int]):
         self.engines = max(self.engines, len(player.pool.pids))
         for i, fen in zip(games, boards.fens()):
             self.calls[i] = player.pool.submit([fen], player.go, then=lambda i=i: self.done.put(i))
 
-    def answers(self, wait: bool) -> list[tuple[int, str]]:    # games and moves
-        "What has come; answers are let gather while every engine still has two games to think about, for a policy is fast in batches."
+    def answers(self, wait: bool) -> list[tuple[int, str]]:
+        "Games and moves that have come; with `wait`, at least one."
         found = []
-        while self.calls and (
-            not self.done.empty() or wait and (not found or len(self.calls) > 2 * self.engines)
-        ):
+        def enough() -> bool: return bool(found) and len(self.calls) <= 2 * self.engines
+        while self.calls and (not self.done.empty() or wait and not enough()):
             try: i = self.done.get(timeout=0.5)    # short waits, so that an interrupt gets through
-            except queue.Empty:
-                # says so
-                for call in [c for c in self.calls.values() if c.closed.is_set()]: call.wait()
-                continue
-            found.append((i, self.calls.pop(i).wait()[0][0]))
+            except queue.Empty: self._closed()
+            else: found.append((i, self.calls.pop(i).wait()[0][0]))
         return found
+
+    def _closed(self):
+        "A pool that was closed in the meantime says so."
+        for call in [c for c in self.calls.values() if c.closed.is_set()]: call.wait()
+
+# %% ../nbs/api/32_play.ipynb #5156b0ef
+class _Match:
+    "Games side by side: opening i is played in games 2i (`a` is White) and 2i + 1."
+    def __init__(self, a: Player, b: Player, openings: Sequence[Opening], max_plies: int):
+        self.a, self.b, self.openings, self.max_plies = a, b, openings, max_plies
+        self.boards = Boards.from_fens([o.fen for o in openings for _ in range(2)], history=150)
+        self.moves = [list(o.moves) for o in openings for _ in range(2)]
+        self.ends = {}    # game -> White's result, and why
+        self.clocked = _Clocked()
+        n = len(self.boards)
+        self.a_white = torch.arange(n) % 2 == 0
+        self.live = torch.ones(n, dtype=torch.bool)
+        self.action = torch.full((n,), -1)    # -1 = no move is chosen yet
+
+    def games(self) -> list[Game]:
+        found = []
+        for i, line in enumerate(self.moves):
+            white, black = (self.a, self.b) if i % 2 == 0 else (self.b, self.a)
+            names = white.name, black.name
+            found.append(Game(self.openings[i // 2], *names, tuple(line), *self.ends[i]))
+        return found
+
+# %% ../nbs/api/32_play.ipynb #fd3efd30
+@patch
+def ask(self: _Match):
+    "Have moves chosen in all games that wait for one."
+    idle = self.live & (self.action < 0) & ~self.clocked.asked(len(self.boards))
+    mine = self.boards.turn == self.a_white
+    for player, rows in ((self.a, idle & mine), (self.b, idle & ~mine)):
+        if not rows.any(): continue
+        if isinstance(player, EnginePlayer) and player.on_a_clock:
+            self.clocked.ask(player, self.boards[rows], rows.nonzero()[:, 0].tolist())
+        else: self.action[rows] = player.choose(self.boards[rows])
+    nothing = not (self.action >= 0).any()
+    for i, move in self.clocked.answers(wait=nothing): self.action[i] = ACTIONS[move]
+
+@patch
+def push(self: _Match) -> int:    # games that ended
+    "Play the moves that were chosen."
+    moved = self.action >= 0
+    rows, actions = moved.nonzero()[:, 0].tolist(), self.action[moved].tolist()
+    new = self.boards[moved].push(self.action[moved])
+    self.boards = put_rows(self.boards, moved, new)
+    self.action[moved] = -1
+    for i, m in zip(rows, actions): self.moves[i].append(MOVES[m])
+    over = 0
+    for i, outcome, turn in zip(rows, new.outcome().tolist(), new.turn.tolist()):
+        end = self._end(i, outcome, turn)
+        if not end: continue
+        self.ends[i], self.live[i] = end, False
+        over += 1
+    return over
+
+# %% ../nbs/api/32_play.ipynb #fe40df30
+@patch
+def _end(self: _Match,
+    i: int, # game
+    outcome: int, # as Boards.outcome has it; 0 = the game goes on
+    white_to_move: bool,
+) -> tuple[float, str] | None:
+    "White's result and why; None = the game goes on."
+    if outcome == chess.Termination.CHECKMATE.value: result = 0.0 if white_to_move else 1.0
+    else: result = 0.5
+    if outcome: return result, chess.Termination(outcome).name.lower().replace("_", " ")
+    plies = len(self.moves[i]) - len(self.openings[i // 2].moves)
+    return (0.5, "ply limit") if plies >= self.max_plies else None
+
+# %% ../nbs/api/32_play.ipynb #d80b7262
+def play_match(
+    a: Player,
+    b: Player,
+    openings: Sequence[Opening], # each played twice, `a` as White first
+    max_plies: int = 400, # after the opening; longer games count as draws
+    progress: bool = False, # show a bar
+    # asked again and again; True = break the match off
+    stop: Callable[[], bool] = lambda: False,
+# two an opening; none if it was broken off, for the games that end early are not a fair sample
+) -> list[Game]:
+    "Play a match."
+    match = _Match(a, b, openings, max_plies)
+    title = f"{a.name} - {b.name}"
+    with tqdm(total=len(match.boards), desc=title, disable=not progress) as bar:
+        while match.live.any():
+            if stop(): return []
+            match.ask()
+            bar.update(match.push())
+    return match.games()
 
 # %% ../nbs/api/32_play.ipynb #c91bfaca
 @dataclass(frozen=True)
@@ -187,12 +231,13 @@ class MatchResult:
     high: float
 
     def __str__(self):
+        games = self.wins + self.draws + self.losses
         return (
             f"+{self.wins} ={self.draws} -{self.losses}, {self.points:.1%} of the points (95%"
-            f" interval {self.low:.1%} to {self.high:.1%}, {self.wins + self.draws + self.losses}"
-            " games)"
+            f" interval {self.low:.1%} to {self.high:.1%}, {games} games)"
         )
 
+# %% ../nbs/api/32_play.ipynb #47999ca4
 def match_result(
     games: Sequence[Game], # as `play_match` gives them: the two of a pair side by side
     name: str, # whose view
@@ -202,23 +247,18 @@ def match_result(
     if not games: raise UserError("A match without games has no result.")
     results = [g.result if g.white == name else 1 - g.result for g in games]
     pairs = [sum(results[i:i+2]) / len(results[i:i+2]) for i in range(0, len(results), 2)]
-    n, p = len(pairs), sum(pairs) / len(pairs)
-    spread = sum((x - p) ** 2 for x in pairs) / n    # of a pair
+    p = sum(pairs) / len(pairs)
+    spread = sum((x - p) ** 2 for x in pairs) / len(pairs)    # of a pair
     # against the binomial's p(1-p)
     shrink = min(1.0, spread / (p * (1 - p))) if 0 < p < 1 else 1.0
-    n = n / max(shrink, 0.25)    # effective number of yes-or-no trials
-    middle, half = (p + z * z / (2 * n)) / (1 + z * z / n), z / (1 + z * z / n) * math.sqrt(
-        p * (1 - p) / n + z * z / (4 * n * n)
-    )
-    return MatchResult(
-        results.count(1.0), results.count(0.5), results.count(0.0), p, max(0.0, middle - half),
-        min(1.0, middle + half)
-    )
+    trials = len(pairs) / max(shrink, 0.25)    # effective number of yes-or-no trials
+    wins, draws, losses = (results.count(r) for r in (1.0, 0.5, 0.0))
+    return MatchResult(wins, draws, losses, p, *wilson(p, trials, z))
 
 # %% ../nbs/api/32_play.ipynb #c6798b3d
 @dataclass(frozen=True)
 class Quality:
-    "Losses of a policy's likeliest moves on labelled positions. Intervals are 95% bootstrap percentiles over positions."
+    "Losses of chosen moves on labelled positions; intervals are 95%, over positions."
     expected_loss: float    # best move's expected score minus the chosen one's, mean
     expected_interval: tuple[float, float]
     cp_loss: float    # the same in centipawns clipped to ±1000
@@ -244,6 +284,25 @@ class Quality:
             *((f"expected-score loss, {p}", f"{v:.3f}") for p, v in self.by_phase.items()),
         ]
 
+# %% ../nbs/api/32_play.ipynb #7b6c0d53
+def quality_of(
+    choices: Tensor, # [N] int64, a legal action in each position
+    labelled: Labelled,
+    entropy: float = math.nan, # for the record
+) -> Quality:
+    "Judge chosen moves by the labels."
+    def lost(scores: Tensor) -> Tensor:    # [N,1968], nan where illegal -> [N]
+        best = scores.nan_to_num(-torch.inf).max(1).values
+        return best - scores.gather(1, choices[:, None])[:, 0]
+    expected, cp = lost(labelled.expected), lost(labelled.cp)
+    best = (lost(labelled.order) == 0).float()
+    phase = {p: torch.tensor([q == p for q in labelled.phase]) for p in PHASES}
+    return Quality(
+        expected.mean().item(), bootstrap(expected), cp.mean().item(), bootstrap(cp),
+        best.mean().item(), bootstrap(best), entropy,
+        {p: expected[m].mean().item() for p, m in phase.items() if m.any()}, expected, choices,
+    )
+
 @torch.no_grad()
 def move_quality(
     policy: Policy, # in eval mode
@@ -251,29 +310,12 @@ def move_quality(
 ) -> Quality:
     "Judge a policy's likeliest moves by the labels."
     lp = policy.log_probs(labelled.boards.to(policy.device)).cpu()
-    worth = labelled.expected.nan_to_num(0)
-    drawn = labelled.expected.nan_to_num(-torch.inf).amax(1) - (lp.exp() * worth).sum(1)
+    best = labelled.expected.nan_to_num(-torch.inf).amax(1)
+    drawn = best - (lp.exp() * labelled.expected.nan_to_num(0)).sum(1)
     return replace(quality_of(lp.argmax(1), labelled, entropy(lp).mean().item()), drawn=drawn)
 
-def quality_of(
-    choices: Tensor, # [N] int64, a legal action in each position
-    labelled: Labelled,
-    entropy: float = math.nan, # for the record
-) -> Quality:
-    "Judge chosen moves by the labels."
-    lost = lambda s: s.nan_to_num(-torch.inf).max(1).values - s.gather(1, choices[:, None])[:, 0]
-    e, c = lost(labelled.expected), lost(labelled.cp)
-    phase = {p: torch.tensor([q == p for q in labelled.phase]) for p in PHASES}
-    best = (lost(labelled.order) == 0).float()
-    return Quality(
-        e.mean().item(),
-        bootstrap(e),
-        c.mean().item(),
-        bootstrap(c),
-        best.mean().item(),
-        bootstrap(best),
-        entropy,
-        {p: e[m].mean().item() for p, m in phase.items() if m.any()},
-        e,
-        choices,
-    )
+# %% ../nbs/api/32_play.ipynb #q7row000
+def quality_row(q: Quality) -> dict[str, float]:
+    "Move quality by the names of the log."
+    return {"eval/expected_loss": q.expected_loss, "eval/cp_loss": q.cp_loss,
+            "eval/agreement": q.agreement, "eval/entropy": q.entropy}

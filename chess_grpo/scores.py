@@ -11,34 +11,48 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# %% ../nbs/api/11_scores.ipynb #94441bdc
-LICHESS = 0.00368208    # a centipawn on the logistic scale (lichess.org/page/accuracy)
+from .core import patch
 
+# %% ../nbs/api/11_scores.ipynb #94441bdc
 @dataclass(frozen=True, eq=False)
 class Scores:
     "Evaluations of N positions, from the side to move's view."
     cp: Tensor    # [N] int32 centipawns, 0 where a mate is announced
-    mate: Tensor  # [N] int32: +1 = mates by force, -1 = is mated by force, 0 = no mate announced
-    moves: Tensor # [N] int32 moves until the mate, 0 = it is on the board
+    mate: Tensor    # [N] int32: +1 = mates by force, -1 = is mated by force, 0 = no mate announced
+    moves: Tensor    # [N] int32 moves until the mate, 0 = it is on the board
 
     def __len__(self) -> int: return len(self.cp)
     def __getitem__(self, i) -> "Scores": return Scores(self.cp[i], self.mate[i], self.moves[i])
     def __neg__(self) -> "Scores": return Scores(-self.cp, -self.mate, self.moves)
 
-    def expected(self) -> Tensor: # [N] float32 in [-1,1]
-        "Expected score of the side to move: win 1, draw 0, loss -1."
-        return torch.where(self.mate == 0, torch.tanh(LICHESS / 2 * self.cp), self.mate.float())
+# %% ../nbs/api/11_scores.ipynb #9a145c82
+LICHESS = 0.00368208    # a centipawn on the logistic scale (lichess.org/page/accuracy)
 
-    def centipawns(self,
-        mate: int = 10_000, # what a mate on the board is worth; a mate in n is worth n less
-    ) -> Tensor: # [N] float32
-        "Everything in centipawns."
-        return torch.where(self.mate == 0, self.cp, self.mate * (mate - self.moves)).float()
+@patch
+def expected(self: Scores) -> Tensor:    # [N] float32 in [-1,1]
+    "Expected score of the side to move: win 1, draw 0, loss -1."
+    return torch.where(self.mate == 0, torch.tanh(LICHESS / 2 * self.cp), self.mate.float())
+
+# %% ../nbs/api/11_scores.ipynb #d6561f6a
+@patch
+def centipawns(
+    self: Scores,
+    mate: int = 10_000, # what a mate on the board is worth; a mate in n is worth n less
+) -> Tensor:    # [N] float32
+    "Everything in centipawns."
+    return torch.where(self.mate == 0, self.cp, self.mate * (mate - self.moves)).float()
 
 # %% ../nbs/api/11_scores.ipynb #239cb7dd
-def no_scores(*shape: int) -> Scores:
+def no_scores(
+    *shape: int, # of the table, such as 16, 8
+) -> Scores:
     "Scores that are all 0, to be filled."
     return Scores(*(torch.zeros(shape, dtype=torch.int32) for _ in range(3)))
 
-def put_scores(into: Scores, at: tuple, scores: Scores):
+def put_scores(
+    into: Scores, # changed in place
+    at: tuple, # one [N] index tensor a dimension of the table
+    scores: Scores, # [N]
+):
+    "Write scores into places of a table."
     for name in ("cp", "mate", "moves"): getattr(into, name)[at] = getattr(scores, name)

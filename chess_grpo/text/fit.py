@@ -6,38 +6,45 @@
 __all__ = ['encoded', 'supervised_loss', 'fit_text', 'answers']
 
 # %% ../../nbs/api/54_text_fit.ipynb #505551f2
-import chess
-import itertools
 import math
 import time
-from tqdm.auto import tqdm
 from typing import Iterator, Sequence
+
+import chess
 import torch
 from torch import Tensor
+from tqdm.auto import tqdm
 
 from ..core import UserError, generator
 from .model import Sampling, generate
 from .tasks import Sample, parse_policy, parse_transition
 
-try:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
-except ImportError as e:
-    raise UserError(
-        f"The text model needs more packages ({e.name} is missing): pip install \"chess_grpo[text]\"."
-    ) from None
+# after text.model, which says what to install if it is missing
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from ..learner import clipped_step, set_rate, two_optimizers
 
-# %% ../../nbs/api/54_text_fit.ipynb #c817d585
-def encoded(samples: Sequence[Sample], tokenizer: PreTrainedTokenizerFast) -> tuple[Tensor, Tensor]: # [N,L] int64 tokens, padded on the right; [N,L] bool, True = part of a completion, its end included
+# %% ../../nbs/api/54_text_fit.ipynb #1a0aed2a
+def encoded(
+    samples: Sequence[Sample], # N
+    tokenizer: PreTrainedTokenizerFast,
+    # [N,L] int64 tokens, padded on the right; [N,L] bool, True = part of a completion, its end
+    # included
+) -> tuple[Tensor, Tensor]:
     "Samples as tokens."
-    prompts, ends = (
-        tokenizer([getattr(s, k) for s in samples])["input_ids"] for k in ("prompt", "completion")
-    )
+    prompts = tokenizer([s.prompt for s in samples])["input_ids"]
+    ends = tokenizer([s.completion for s in samples])["input_ids"]
     rows = [p + c + [tokenizer.eos_token_id] for p, c in zip(prompts, ends)]
     length = max(map(len, rows), default=0)
     tokens = torch.tensor([r + [tokenizer.pad_token_id] * (length - len(r)) for r in rows])
-    at = torch.arange(length)
     start, end = torch.tensor([[len(p)] for p in prompts]), torch.tensor([[len(r)] for r in rows])
+    at = torch.arange(length)
     return tokens, (at >= start) & (at < end)
+
+# %% ../../nbs/api/54_text_fit.ipynb #4cee5d96
+def _logits(model: PreTrainedModel, tokens: Tensor, where: Tensor) -> Tensor:
+    "[n,V] logits at the places that count; tokens and where are [N,L]."
+    if not hasattr(model, "transformer"): return model(input_ids=tokens).logits[where]
+    return model.lm_head(model.transformer(input_ids=tokens).last_hidden_state[where])
 
 def supervised_loss(
     model: PreTrainedModel,
@@ -46,26 +53,86 @@ def supervised_loss(
 ) -> Tensor:    # scalar, nats a token
     "Cross-entropy of the tokens that count."
     where = counts[:, 1:]
-    hidden = (
-        model.transformer(input_ids=tokens[:, :-1]).last_hidden_state[where]
-        if hasattr(model, "transformer")
-        else None
-    )
-    logits = (
-        model.lm_head(hidden)
-        if hidden is not None
-        else model(input_ids=tokens[:, :-1]).logits[where]
-    )
+    logits = _logits(model, tokens[:, :-1], where)
     return torch.nn.functional.cross_entropy(logits.float(), tokens[:, 1:][where])
 
-def _batches(lengths: Tensor, batch: int, g: torch.Generator, among: int = 16) -> Iterator[Tensor]:
-    "An epoch in a new order: rows of like length side by side, of every 16 batches, so that little of a batch is padding. Most batches are of one task."
-    for block in torch.randperm(len(lengths), generator=g).split(among * batch):
+# %% ../../nbs/api/54_text_fit.ipynb #b35bc8fb
+def _batches(
+    lengths: Tensor, # [N] of the rows
+    batch: int,
+    generator: torch.Generator,
+    among: int = 16, # batches that share their rows
+) -> Iterator[Tensor]: # indices of rows
+    "An epoch in a new order."
+    for block in torch.randperm(len(lengths), generator=generator).split(among * batch):
         rows = block[lengths[block].argsort()].split(batch)
-        # what is left over waits for another epoch
         if len(rows) > 1 and len(rows[-1]) < batch: rows = rows[:-1]
-        for i in torch.randperm(len(rows), generator=g).tolist(): yield rows[i]
+        for i in torch.randperm(len(rows), generator=generator).tolist(): yield rows[i]
 
+# %% ../../nbs/api/54_text_fit.ipynb #5c71c318
+def _optimizers(
+    model: PreTrainedModel,
+    learning_rate: float, # of AdamW
+    matrix_rate: float, # of Muon
+) -> list[tuple[torch.optim.Optimizer, float]]:
+    "Each optimiser with its highest rate."
+    inside = [p for n, p in model.named_parameters() if p.dim() == 2 and ".h." in f".{n}"]
+    return two_optimizers(list(model.parameters()), inside, learning_rate, matrix_rate, 0.01)
+
+def _rate(
+    top: float, # the highest
+    step: int, # from 0
+    warmup: int, # steps
+    done: float, # share of the run, 0 to 1
+) -> float:
+    "The learning rate of a step."
+    return top * min(1, (step + 1) / warmup) * (1 + math.cos(math.pi * done)) / 2
+
+# %% ../../nbs/api/54_text_fit.ipynb #023ebed8
+def _learn(
+    model: PreTrainedModel,
+    optimizers: list[tuple[torch.optim.Optimizer, float]],
+    loss: Tensor, # scalar
+    rate, # called with an optimiser's highest rate
+):
+    "Follow the gradient of a loss."
+    for optimizer, top in optimizers: set_rate(optimizer, rate(top))
+    clipped_step(loss, [optimizer for optimizer, _ in optimizers], model.parameters())
+
+# %% ../../nbs/api/54_text_fit.ipynb #65cff865
+def _batch_losses(
+    model: PreTrainedModel,
+    tokens: Tensor, # [N,L]
+    counts: Tensor, # [N,L] bool, True = to be predicted
+    batch: int,
+    seed: int, # of the order
+    bf16: bool, # autocast to bfloat16
+) -> Iterator[Tensor]: # scalars with a gradient
+    "The loss of one batch after the other, without end."
+    lengths = (counts * torch.arange(1, counts.shape[1] + 1)).amax(1)
+    order, device = generator(seed), tokens.device.type
+    while True:
+        for rows in _batches(lengths, batch, order):
+            keep = int(lengths[rows].max())
+            with torch.autocast("cpu" if device == "cpu" else "cuda", torch.bfloat16, enabled=bf16):
+                loss = supervised_loss(
+                    model, tokens[rows, :keep].to(model.device),
+                    counts[rows, :keep].to(model.device)
+                )
+            yield loss
+
+# %% ../../nbs/api/54_text_fit.ipynb #c0c0f036
+def _share(
+    step: int, # from 0
+    steps: int, # of the run, if the steps decide
+    clock: float, # when the run began, `time.monotonic`
+    minutes: float, # of the run; 0 = the steps decide
+) -> float: # 0 to 1, or a little more on the clock
+    "How much of a run is over."
+    if not minutes: return step / steps
+    return (time.monotonic() - clock) / (60 * minutes)
+
+# %% ../../nbs/api/54_text_fit.ipynb #c817d585
 def fit_text(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
@@ -75,64 +142,54 @@ def fit_text(
     batch: int = 48,
     learning_rate: float = 2e-3, # of AdamW
     matrix_rate: float = 0.02, # of Muon, for the matrices inside
-    warmup: int = 20,
+    warmup: int = 20, # steps
     bf16: bool = False, # autocast to bfloat16
-    seed: int = 0,
+    seed: int = 0, # of the order
     progress: bool = False,
 ) -> list[float]:    # the loss of each step
     "Supervised learning; epochs in a new order each, batches of texts of like length."
     if not samples or (steps < 1 and not minutes):
         raise UserError(f"There is nothing to do: {len(samples)} samples, {steps} steps.")
-    tokens, counts = encoded(samples, tokenizer)
-    inside = [p for n, p in model.named_parameters() if p.dim() == 2 and ".h." in f".{n}"]
-    known = {id(p) for p in inside}
-    parts = [
-        (
-            torch.optim.AdamW(
-                [p for p in model.parameters() if id(p) not in known],
-                lr=learning_rate,
-                betas=(0.9, 0.98),
-                weight_decay=0.01,
-            ),
-            learning_rate,
-        ),
-        (torch.optim.Muon(inside, lr=matrix_rate, weight_decay=0.01), matrix_rate),
-    ]
-    # up to the end of text, which may be the padding token too
-    lengths = (counts * torch.arange(1, counts.shape[1] + 1)).amax(1)
-    g, losses, clock = generator(seed), [], time.monotonic()
-    epochs = itertools.chain.from_iterable(_batches(lengths, batch, g) for _ in itertools.count())
+    optimizers, losses = _optimizers(model, learning_rate, matrix_rate), []
+    batch_losses = _batch_losses(model, *encoded(samples, tokenizer), batch, seed, bf16)
+    clock, most = time.monotonic(), None if minutes else steps
     model.train()
-    with tqdm(total=steps if not minutes else None, disable=not progress, unit="step") as bar:
-        while True:
-            done = (time.monotonic() - clock) / (60 * minutes) if minutes else len(losses) / steps
-            if done >= 1: break
-            rows = next(epochs)
-            keep = int(lengths[rows].max())
-            with torch.autocast(
-                "cpu" if tokens.device.type == "cpu" else "cuda", torch.bfloat16, enabled=bf16
-            ):
-                loss = supervised_loss(
-                    model, tokens[rows, :keep].to(model.device),
-                    counts[rows, :keep].to(model.device)
-                )
-            for optimizer, top in parts:
-                for group in optimizer.param_groups:
-                    group["lr"] = (
-                        top
-                        * min(1, (len(losses) + 1) / warmup)
-                        * (1 + math.cos(math.pi * done))
-                        / 2
-                    )
-                optimizer.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            for optimizer, _ in parts: optimizer.step()
+    with tqdm(total=most, disable=not progress, unit="step") as bar:
+        while (done := _share(len(losses), steps, clock, minutes)) < 1:
+            loss = next(batch_losses)
+            _learn(model, optimizers, loss, lambda top: _rate(top, len(losses), warmup, done))
             losses.append(loss.item())
             bar.update()
             bar.set_postfix(loss=f"{losses[-1]:.3f}")
     model.eval()
     return losses
+
+# %% ../../nbs/api/54_text_fit.ipynb #b995a5c9
+def _policy_figures(text: str, s: Sample) -> dict[str, float]:
+    "What an answer to a policy prompt is like."
+    said, truth = parse_policy(text), parse_policy(s.completion)
+    legal = {m.uci() for m in chess.Board(s.prompt[3:].strip()).legal_moves}
+    moves, most = said.moves, len(truth.moves)
+    def of_five(moves): return sum(m in legal for m in moves) / 5 if most == 5 else float("nan")
+    return {
+        "complete": len(moves) == len(said.evals) == most and said.best in moves,
+        "legal": of_five(moves),
+        "different": of_five(set(moves)),
+        "best_legal": bool(said.best) and said.best in legal,
+        "best": said.best == truth.best,
+    }
+
+# %% ../../nbs/api/54_text_fit.ipynb #74912540
+def _transition_figures(text: str, s: Sample) -> dict[str, float]:
+    "What an answer to an environment prompt is like."
+    said, truth = parse_transition(text), parse_transition(s.completion)
+    if not said: return {"exact": False, "placement": False, "outcome": False}
+    def outcome(t): return t.reward, t.terminated, t.truncated
+    return {
+        "exact": said == truth,
+        "placement": said.fen.split()[0] == truth.fen.split()[0],
+        "outcome": outcome(said) == outcome(truth),
+    }
 
 # %% ../../nbs/api/54_text_fit.ipynb #52063af6
 @torch.no_grad()
@@ -143,52 +200,20 @@ def answers(
     batch: int = 64,
     greedy: bool = True, # False = drawn at temperature 1
     seed: int = 0,
-) -> dict[str, Tensor]: # figures of each sample: of P complete (five moves, as many evaluations, the best among them), legal (legal moves among the five), different (legal moves named, each counted once, of five), best_legal, best; of A exact, placement, outcome
+    # figures of each sample: of P complete (five moves, as many evaluations, the best among them),
+    # legal (legal moves among the five), different (legal moves named, each counted once, of five),
+    # best_legal, best; of A exact, placement, outcome
+) -> dict[str, Tensor]:
     "How well the tasks are answered, sample by sample."
     out: dict[str, list[float]] = {}
-    for task in ("P", "A"):
+    how = Sampling(1e-4 if greedy else 1.0, 1.0, 120)
+    for task, figures in (("P", _policy_figures), ("A", _transition_figures)):
         some = sorted((s for s in samples if s.task == task), key=lambda s: len(s.prompt))
         for i in range(0, len(some), batch):
-            c = generate(
-                model, tokenizer, [s.prompt for s in some[i : i + batch]], 1,
-                Sampling(1e-4 if greedy else 1.0, 1.0, 120), seed + i
-            )
-            for s, (text,) in zip(some[i:i + batch], c.texts):
-                if task == "P":
-                    said, truth, board = (
-                        parse_policy(text), parse_policy(s.completion),
-                        chess.Board(s.prompt[3:].strip())
-                    )
-                    may = {m.uci() for m in board.legal_moves}
-                    legal = may.__contains__
-                    found = {
-                        "complete": (
-                            len(said.moves) == len(said.evals) == len(truth.moves)
-                            and said.best in said.moves
-                        ),
-                        "legal": (
-                            sum(map(legal, said.moves)) / 5
-                            if len(truth.moves) == 5
-                            else float("nan")
-                        ),
-                        "different": (
-                            sum(map(legal, set(said.moves))) / 5
-                            if len(truth.moves) == 5
-                            else float("nan")
-                        ),
-                        "best_legal": bool(said.best) and legal(said.best),
-                        "best": said.best == truth.best,
-                    }
-                else:
-                    said, truth = parse_transition(text), parse_transition(s.completion)
-                    found = {
-                        "exact": said == truth,
-                        "placement": bool(said) and said.fen.split()[0] == truth.fen.split()[0],
-                        "outcome": (
-                            bool(said)
-                            and (said.reward, said.terminated, said.truncated)
-                            == (truth.reward, truth.terminated, truth.truncated)
-                        ),
-                    }
-                for name, value in found.items(): out.setdefault(name, []).append(float(value))
-    return {k: (lambda x: x[~x.isnan()])(torch.tensor(v)) for k, v in out.items()}
+            these = some[i:i + batch]
+            c = generate(model, tokenizer, [s.prompt for s in these], 1, how, seed + i)
+            for s, (text,) in zip(these, c.texts):
+                for name, value in figures(text, s).items():
+                    out.setdefault(name, []).append(float(value))
+    every = {name: torch.tensor(values) for name, values in out.items()}
+    return {name: x[~x.isnan()] for name, x in every.items()}

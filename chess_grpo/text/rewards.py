@@ -7,10 +7,12 @@ __all__ = ['ANSWER_REQUIRED', 'PolicyWeights', 'policy_rewards', 'noted_transiti
            'rewards_of']
 
 # %% ../../nbs/api/52_text_rewards.ipynb #a93f13eb
-from typing import Sequence
 import re
+from collections import defaultdict
 from dataclasses import dataclass
+from typing import Sequence
 
+import chess
 import torch
 from torch import Tensor
 
@@ -25,134 +27,195 @@ from chess_grpo.text.tasks import (
 @dataclass(frozen=True)
 class PolicyWeights:
     "What a policy answer earns, all weights of it."
-    best: float = 0.5    # share of the best move in the whole
-    candidates: float = 0.3    # of the moves
+    best: float = 0.5           # share of the best move in the whole
+    candidates: float = 0.3     # of the moves
     evaluations: float = 0.2    # of the evaluations
-    # best move: the engine's first to fifth
-    by_rank: tuple[float, ...] = (1.0, 0.8, 0.6, 0.4, 0.2)
-    legal: float = 0.1    # legal, not among the five
+
+    # the best move
+    by_rank: tuple[float, ...] = (1.0, 0.8, 0.6, 0.4, 0.2)    # the engine's first to fifth
+    legal: float = 0.1          # legal, not among the five
     illegal: float = -1.0
     missing: float = -0.5
-    # candidates: bonus of the first in its place, two thirds of it for the second, a third for the
-    # third
-    order: float = 0.1
+
+    # the candidates
+    order: float = 0.1    # for the first in its place; two thirds for the second, one for the third
     illegal_candidate: float = -0.3    # each
     no_candidates: float = -0.3
     # each of the five (or of all legal moves, if there are fewer) that is not named; a move named
     # twice counts once
     missing_candidate: float = 0.0
-    scale: float = 1.0    # evaluations: pawns of mean error at which nothing is left
-    sign: float = -0.4    # each wrong sign
-    sign_from: float = 0.2    # pawns from which a sign counts
+
+    # the evaluations
+    scale: float = 1.0          # pawns of mean error at which nothing is left
+    sign: float = -0.4          # each wrong sign
+    sign_from: float = 0.2      # pawns from which a sign counts
     illegal_evaluation: float = -0.5    # there is an illegal move among the moves
     # fewer different moves than five (or than there are); None = judged like any other
     short_evaluation: float | None = None
     counts_differ: float = -0.4
     no_evaluations: float = -0.2
 
+# %% ../../nbs/api/52_text_rewards.ipynb #4c59105f
+def _move_part(
+    a: PolicyAnswer,
+    legal: set[str], # all legal moves, UCI
+    top: Sequence[str], # the engine's five, best first
+    w: PolicyWeights,
+) -> float:
+    "What the best move earns."
+    if not a.best: return w.missing
+    if a.best not in legal: return w.illegal
+    return w.by_rank[top.index(a.best)] if a.best in top else w.legal
+
+# %% ../../nbs/api/52_text_rewards.ipynb #78b0fcad
+def _missing(a: PolicyAnswer, legal: set[str]) -> int:
+    "How many of five different moves (or of all, if there are fewer) are not named."
+    return max(0, min(5, len(legal)) - len(set(a.moves)))
+
+def _candidate_part(
+    a: PolicyAnswer,
+    legal: set[str], # all legal moves, UCI
+    top: Sequence[str], # the engine's five, best first
+    w: PolicyWeights,
+) -> float:
+    "What the moves earn."
+    if not a.moves: return w.no_candidates
+    ok = [m for m in a.moves if m in legal]
+    illegal, missing = len(a.moves) - len(ok), _missing(a, legal)
+    costs = w.illegal_candidate * illegal + w.missing_candidate * missing
+    if not ok: return costs
+    in_place = sum(w.order * (3 - i) / 3 for i, (m, b) in enumerate(zip(ok[:3], top)) if m == b)
+    return costs + (len(set(ok) & set(top)) / len(set(ok) | set(top)) + in_place)
+
+# %% ../../nbs/api/52_text_rewards.ipynb #a2c2fd49
+def _sign(x: float) -> int: return (x > 0) - (x < 0)
+
+def _accuracy(said: Sequence[float], true: Sequence[float], w: PolicyWeights) -> float:
+    "What complete evaluations earn; both in pawns, the mover's view."
+    error = sum(abs(x - y) for x, y in zip(said, true)) / len(true)
+    wrong = sum(abs(y) > w.sign_from and _sign(x) != _sign(y) for x, y in zip(said, true))
+    return max(0.0, 1 - error / w.scale) + w.sign * wrong
+
+def _evaluation_part(
+    a: PolicyAnswer,
+    legal: set[str], # all legal moves, UCI
+    worth: dict[str, float], # pawns of each move that is judged, the mover's view
+    w: PolicyWeights,
+) -> float:
+    "What the evaluations earn."
+    if not a.evals or not a.moves: return w.no_evaluations
+    if len(a.evals) != len(a.moves): return w.counts_differ
+    if not legal.issuperset(a.moves): return w.illegal_evaluation
+    if _missing(a, legal) and w.short_evaluation is not None: return w.short_evaluation
+    return _accuracy(a.evals, [worth[m] for m in a.moves], w)
+
+# %% ../../nbs/api/52_text_rewards.ipynb #652de1a8
+def _after(board: chess.Board, move: str) -> str:
+    "The FEN after a move."
+    board = board.copy(stack=False)
+    board.push_uci(move)
+    return board.fen()
+
+def _worth(
+    asked: Sequence[tuple[str, str]], # FEN and legal move
+    boards: dict[str, chess.Board], # of each FEN
+    engine: EnginePool,
+    depth: int, # of the search
+) -> dict[str, dict[str, float]]: # FEN -> move -> pawns, the mover's view
+    "What moves are worth."
+    worth: dict[str, dict[str, float]] = defaultdict(dict)
+    if not asked: return worth
+    scores = engine.scores([_after(boards[fen], m) for fen, m in asked], depth)
+    pawns = (-scores).centipawns(mate=100_000) / 100
+    for (fen, m), value in zip(asked, pawns.tolist()): worth[fen][m] = value
+    return worth
+
+def _is_judged(a: PolicyAnswer, legal: set[str]) -> bool:
+    "Have all moves an evaluation, and are they legal?"
+    return bool(a.evals) and len(a.evals) == len(a.moves) and legal.issuperset(a.moves)
+
+# %% ../../nbs/api/52_text_rewards.ipynb #02a2ecda
+def _clamped(x: float) -> float: return max(-1.0, min(1.0, x))
+
+def policy_rewards(
+    fens: Sequence[str], # N positions
+    answers: Sequence[PolicyAnswer], # N
+    engine: EnginePool,
+    depth: int = 10, # of the search
+    weights: PolicyWeights = PolicyWeights(),
+    # [N] in [-1,1]; [N,3] of best move, candidates, evaluations, before their shares
+) -> tuple[Tensor, Tensor]:
+    "Reward policy answers."
+    boards, w, parts = {fen: _board(fen) for fen in fens}, weights, []
+    legal = {fen: {m.uci() for m in b.legal_moves} for fen, b in boards.items()}
+    five = dict(zip(boards, top_moves(list(boards), engine, depth)))
+    judged = [(fen, a) for fen, a in zip(fens, answers) if _is_judged(a, legal[fen])]
+    asked = sorted({(fen, m) for fen, a in judged for m in a.moves})
+    worth = _worth(asked, boards, engine, depth)
+    for fen, a in zip(fens, answers):
+        may, top = legal[fen], [m for m, _ in five[fen]]
+        candidates = _clamped(_candidate_part(a, may, top, w))
+        evaluations = _clamped(_evaluation_part(a, may, worth[fen], w))
+        parts.append([_move_part(a, may, top, w), candidates, evaluations])
+    parts = torch.tensor(parts, dtype=torch.float64).reshape(-1, 3)
+    shares = torch.tensor([w.best, w.candidates, w.evaluations], dtype=torch.float64)
+    return (parts @ shares).clamp(-1, 1).float(), parts
+
+# %% ../../nbs/api/52_text_rewards.ipynb #20fac29e
 # nothing that can be said earns less than saying nothing, and what is missing costs what is illegal
 ANSWER_REQUIRED = PolicyWeights(
     missing=-1.0, no_candidates=-1.0, missing_candidate=-0.3, illegal_evaluation=-1.0,
     short_evaluation=-1.0, counts_differ=-1.0, no_evaluations=-1.0
 )
 
-def policy_rewards(
-    fens: Sequence[str], # N positions
-    answers: Sequence[PolicyAnswer], # N
-    engine: EnginePool,
-    depth: int = 10,
-    weights: PolicyWeights = PolicyWeights(),
-) -> tuple[Tensor, Tensor]: # [N] in [-1,1]; [N,3] of best move, candidates, evaluations, before their shares
-    "Reward policy answers."
-    boards = {fen: _board(fen) for fen in fens}
-    may = {fen: {m.uci() for m in b.legal_moves} for fen, b in boards.items()}
-    unique = list(boards)
-    top = dict(zip(unique, top_moves(unique, engine, depth)))
-    legal = lambda fen, move: move in may[fen]
-    wanted = sorted(
-        {
-            (fen, m)
-            for fen, a in zip(fens, answers)
-            if a.evals and len(a.evals) == len(a.moves) and all(legal(fen, m) for m in a.moves)
-            for m in a.moves
-        }
-    )
-    after = []
-    for fen, m in wanted:
-        board = boards[fen].copy(stack=False)
-        board.push_uci(m)
-        after.append(board.fen())
-    worth = (
-        dict(zip(wanted, ((-engine.scores(after, depth)).centipawns(mate=100_000) / 100).tolist()))
-        if after
-        else {}
-    )
-    w, parts = weights, []
-    for fen, a in zip(fens, answers):
-        best = [m for m, _ in top[fen]]
-        ok = [m for m in a.moves if legal(fen, m)]
-        bad = len(a.moves) - len(ok)
-        short = max(0, min(5, len(may[fen])) - len(set(a.moves)))
-        move = (
-            w.missing
-            if not a.best
-            else (
-                w.illegal
-                if not legal(fen, a.best)
-                else w.by_rank[best.index(a.best)] if a.best in best else w.legal
-            )
-        )
-        if not a.moves: candidates = w.no_candidates
-        else:
-            candidates = w.illegal_candidate * bad + w.missing_candidate * short
-            if ok:
-                candidates += len(set(ok) & set(best)) / len(set(ok) | set(best)) + sum(
-                    w.order * (3 - i) / 3 for i, (m, b) in enumerate(zip(ok[:3], best)) if m == b
-                )
-        if not a.evals or not a.moves: evaluation = w.no_evaluations
-        elif len(a.evals) != len(a.moves): evaluation = w.counts_differ
-        elif bad: evaluation = w.illegal_evaluation
-        elif short and w.short_evaluation is not None: evaluation = w.short_evaluation
-        else:
-            true = [worth[fen, m] for m in a.moves]
-            evaluation = max(
-                0.0, 1 - sum(abs(x - y) for x, y in zip(a.evals, true)) / len(true) / w.scale
-            ) + w.sign * sum(
-                abs(y) > w.sign_from and (x > 0) - (x < 0) != (y > 0) - (y < 0)
-                for x, y in zip(a.evals, true)
-            )
-        parts.append([move, max(-1.0, min(1.0, candidates)), max(-1.0, min(1.0, evaluation))])
-    parts = torch.tensor(parts, dtype=torch.float64).reshape(-1, 3)
-    return (parts @ torch.tensor([w.best, w.candidates, w.evaluations], dtype=torch.float64)).clamp(
-        -1, 1
-    ).float(), parts
-
-# %% ../../nbs/api/52_text_rewards.ipynb #6f088947
+# %% ../../nbs/api/52_text_rewards.ipynb #ef7c9834
 def noted_transition(
     truth: Transition,
-    completion: str,
+    completion: str, # what the model wrote
 ) -> float:    # 0 to 1
     "A transition's reward at the time of note 003: 0.3 format, 0.7 content."
     number = re.search(r"[-+]?\d*\.?\d+", completion)
-    shape = (
-        0.4 * bool(re.search(r"[1-8KQRBNPkqrbnp]+/[/1-8KQRBNPkqrbnp]+", completion))
-        + 0.3 * bool(number)
-        + 0.3 * bool(re.search(r"\b(true|false)\b", completion.lower()))
-    )
-    content = 0.6 * (truth.fen.split()[0] in completion) + 0.4 * bool(
-        number and -1 <= float(number[0]) <= 1
-    )
+    placement = re.search(r"[1-8KQRBNPkqrbnp]+/[/1-8KQRBNPkqrbnp]+", completion)
+    word = re.search(r"\b(true|false)\b", completion.lower())
+    shape = 0.4 * bool(placement) + 0.3 * bool(number) + 0.3 * bool(word)
+    judged = bool(number) and -1 <= float(number[0]) <= 1
+    content = 0.6 * (truth.fen.split()[0] in completion) + 0.4 * judged
     return 0.3 * shape + 0.7 * content
 
-# it has not the form of a transition
+# %% ../../nbs/api/52_text_rewards.ipynb #24c73599
 @dataclass(frozen=True)
 class EnvironmentWeights:
     "What a transition earns, all weights of it; they add to 1."
-    exact: float = 0.4      # the whole FEN is right
-    squares: float = 0.3    # times 1 - wrong squares / 4, at least 0
-    fields: float = 0.15    # times the share of the FEN's other five fields that are right
-    outcome: float = 0.15   # times the share of reward, terminated and truncated that are right
-    malformed: float = -0.5
+    exact: float = 0.4         # the whole FEN is right
+    squares: float = 0.3       # times 1 - wrong squares / 4, at least 0
+    fields: float = 0.15       # times the share of the FEN's other five fields that are right
+    outcome: float = 0.15      # times the share of reward, terminated and truncated that are right
+    malformed: float = -0.5    # it has not the form of a transition
+
+def _unfolded(placement: str) -> str:
+    "A FEN's placement with an underscore for each empty square."
+    return re.sub(r"\d", lambda digit: "_" * int(digit[0]), placement)
+
+def _wrong_squares(said: str, truth: str) -> int:
+    "How many squares of a FEN's placement are not right."
+    a, b = _unfolded(said), _unfolded(truth)
+    return sum(x != y for x, y in zip(a, b)) if len(a) == len(b) else 64
+
+# %% ../../nbs/api/52_text_rewards.ipynb #a8cd176a
+def _transition_reward(said: Transition, truth: Transition, w: EnvironmentWeights) -> float:
+    "What a transition of the right form earns."
+    a, b = said.fen.split(), truth.fen.split()
+    outcome = (
+        (said.reward == truth.reward)
+        + (said.terminated == truth.terminated)
+        + (said.truncated == truth.truncated)
+    )
+    return (
+        w.exact * (said.fen == truth.fen)
+        + w.squares * max(0.0, 1 - _wrong_squares(a[0], b[0]) / 4)
+        + w.fields * sum(x == y for x, y in zip(a[1:], b[1:])) / 5
+        + w.outcome * outcome / 3
+    )
 
 def environment_rewards(
     truths: Sequence[Transition], # N
@@ -160,56 +223,37 @@ def environment_rewards(
     weights: EnvironmentWeights = EnvironmentWeights(),
 ) -> Tensor:    # [N], 1 = perfect
     "Reward transitions for what is right in them."
-    w, out = weights, []
-    for truth, text in zip(truths, completions):
-        said = parse_transition(text)
-        if said is None:
-            out.append(w.malformed)
-            continue
-        a, b = said.fen.split(), truth.fen.split()
-        unfold = lambda ranks: re.sub(r"\d", lambda d: "_" * int(d[0]), ranks)
-        one, two = unfold(a[0]), unfold(b[0])
-        wrong = sum(x != y for x, y in zip(one, two)) if len(one) == len(two) else 64
-        out.append(
-            w.exact * (said.fen == truth.fen)
-            + w.squares * max(0.0, 1 - wrong / 4)
-            + w.fields * sum(x == y for x, y in zip(a[1:], b[1:])) / 5
-            + w.outcome
-            * (
-                (said.reward == truth.reward)
-                + (said.terminated == truth.terminated)
-                + (said.truncated == truth.truncated)
-            )
-            / 3
-        )
-    return torch.tensor(out)
+    said = map(parse_transition, completions)
+    return torch.tensor([
+        weights.malformed if s is None else _transition_reward(s, truth, weights)
+        for truth, s in zip(truths, said)
+    ])
+
+# %% ../../nbs/api/52_text_rewards.ipynb #6f088947
+def _tasks(prompts: Sequence[str]) -> dict[str, list[int]]:
+    "Which prompts are of which task."
+    where: dict[str, list[int]] = {"P": [], "A": []}
+    for i, p in enumerate(prompts): where[task_of(p)].append(i)
+    for i in where["A"]:
+        if prompts[i].count("+") < 2:
+            raise UserError(f"An environment prompt is 'A: FEN+move+history+', not {prompts[i]!r}.")
+    return where
 
 def rewards_of(
     prompts: Sequence[str], # N, of both tasks
     completions: Sequence[str], # N
     engine: EnginePool,
-    depth: int = 10,
+    depth: int = 10, # of the search
     policy_weights: PolicyWeights = PolicyWeights(),
     environment_weights: EnvironmentWeights = EnvironmentWeights(),
 ) -> Tensor:    # [N] in [-1,1]; of P as the side to move sees it
     "Reward completions of either task."
-    out, policy = torch.zeros(len(prompts)), [i for i, p in enumerate(prompts) if task_of(p) == "P"]
-    other = [i for i in range(len(prompts)) if i not in set(policy)]
-    for i in other:
-        if prompts[i].count("+") < 2:
-            raise UserError(f"An environment prompt is 'A: FEN+move+history+', not {prompts[i]!r}.")
-    if policy:
-        out[policy] = policy_rewards(
-            [prompts[i][3:].strip() for i in policy],
-            [parse_policy(completions[i]) for i in policy],
-            engine,
-            depth,
-            policy_weights,
-        )[0]
-    if other:
-        out[other] = environment_rewards(
-            [transition(*prompts[i][3:].split("+")[:2]) for i in other],
-            [completions[i] for i in other],
-            environment_weights,
-        )
+    where, out = _tasks(prompts), torch.zeros(len(prompts))
+    if at := where["P"]:
+        fens = [prompts[i][3:].strip() for i in at]
+        answers = [parse_policy(completions[i]) for i in at]
+        out[at] = policy_rewards(fens, answers, engine, depth, policy_weights)[0]
+    if at := where["A"]:
+        truths = [transition(*prompts[i][3:].split("+")[:2]) for i in at]
+        out[at] = environment_rewards(truths, [completions[i] for i in at], environment_weights)
     return out
