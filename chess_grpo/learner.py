@@ -173,7 +173,7 @@ class Learner:
 
     def trial(self) -> "Learner":
         "The same learner on a copy of weights and optimiser: to try a step that is not to count."
-        twin = Learner(
+        twin = type(self)(
             copy.deepcopy(self.model), self.make_optimizer, self.rescore, self.advantages,
             self.reference, self.watch_reference, self.grad_clip, self.value_coef, self.world
         )

@@ -65,6 +65,8 @@ def logged_in() -> bool:
     except (OSError, netrc.NetrcParseError): return False
 
 # %% ../nbs/api/03_log.ipynb #855f6fdf
+def _plain(config) -> dict: return config.flat() if hasattr(config, "flat") else asdict(config)
+
 def _wandb_run(
     folder: Path,
     config, # a dataclass, shown there
@@ -76,7 +78,7 @@ def _wandb_run(
     def begin(mode: str):
         return wandb.init(
             project="chess_grpo", name=folder.name, id=name, mode=mode, dir=str(folder),
-            resume="allow" if mode == "online" else None, config=asdict(config),
+            resume="allow" if mode == "online" else None, config=_plain(config),
             settings=wandb.Settings(silent=True, console="off", init_timeout=20),
         )
     mode = os.environ.get("WANDB_MODE") or ("online" if logged_in() else "offline")

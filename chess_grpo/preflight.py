@@ -23,7 +23,7 @@ from .core import generator
 from .learner import Batch, Learner, gradient_budget
 from .loss import grpo_loss
 from .policy import PolicyNetwork
-from .rewards import Reward
+from .rewards import Reward, reward_named
 from .sampler import Conditions, Rollout, rescore
 from .scores import Scores, put_scores
 from .starts import random_starts
@@ -131,7 +131,8 @@ def _judged_again(run: Trainer, drawn: Rollout, boards: Boards, depth: int) -> T
 
 def _of_saturation(run: Trainer, drawn: Rollout, counts: Tensor) -> Check:
     scores = drawn.scores[tuple(counts.cpu().nonzero().T)]
-    worth = Reward(replace(run.config.reward, reward_change=False))
+    c = run.config.reward
+    worth = reward_named(c.reward) if c.reward_change else Reward(c)
     def of_centipawns(cp: Tensor) -> Tensor:
         none = torch.zeros_like(cp)
         return worth(Scores(cp, none, none))

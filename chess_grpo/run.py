@@ -67,6 +67,7 @@ def train(
     resume: str | Path | None = None, # folder of a run to go on with; only AGAIN may be given anew
     root: str | Path = "runs", # where a new run's folder is made
     progress: bool = True, # show bars and print what happens
+    trainer: type[Trainer] = Trainer, # or a subclass of it, such as one with a bug to study
 ) -> RunResult:
     "Run GRPO: preflight, steps, checkpoints, report."
     kept = read_config(Path(resume)) if resume else TrainConfig()
@@ -78,29 +79,29 @@ def train(
     progress = progress and not world.rank
     engines = config.processes or max(1, cores() // world.size)
     with EnginePool(engines) as engine, StopSignal() as stop:
-        run = _Run(config, engine, world, stop, progress)
-        trainer = run.resumed(Path(resume)) if resume else run.begun(Path(root))
-        result = run.to_its_end(trainer)
+        run = _Run(config, trainer, engine, world, stop, progress)
+        result = run.to_its_end(run.resumed(Path(resume)) if resume else run.begun(Path(root)))
     if not world.rank: run.tell(result)
     return result
 
 # %% ../nbs/api/63_run.ipynb #22ef9c0b
 class _Run:
     "A trainer with a folder, a log and somebody who watches."
-    def __init__(self, config: TrainConfig, engine: EnginePool, world: World, stop: StopSignal,
-                 progress: bool):
-        self.config, self.engine, self.world, self.stop = config, engine, world, stop
+    def __init__(self, config: TrainConfig, kind: type[Trainer], engine: EnginePool, world: World,
+                 stop: StopSignal, progress: bool):
+        self.config, self.kind, self.engine, self.world = config, kind, engine, world
+        self.stop = stop
         self.progress, self.say = progress, tqdm.write if progress else lambda text: None
         self.folder: Path | None = None
         self.first = not world.rank
 
     def resumed(self, folder: Path) -> Trainer:
         self.folder = folder
-        return resumed_trainer(self.config, self.engine, folder)
+        return resumed_trainer(self.config, self.engine, folder, self.kind)
 
     def begun(self, root: Path) -> Trainer:
         "A new trainer, if the preflight lets it begin, and a new folder."
-        trainer = Trainer(self.config, self.engine)
+        trainer = self.kind(self.config, self.engine)
         if self.config.preflight != "off": self.look_first(trainer)
         made = str(new_folder(self.config.name, root)) if self.first else ""
         self.folder = Path(self.world.same(made))

@@ -94,21 +94,22 @@ def but(
     **other, # keys by their short names, or whole parts
 ):
     "The same configuration with other values; they are checked by `check`, not here."
-    known, inner = leaves(type(config)), {}
-    direct = {f.name for f in fields(config) if "help" not in f.metadata}
+    known, inner, where = leaves(type(config)), {}, type(config).__name__
+    whole = {f.name for f in fields(config) if "help" not in f.metadata}
+    whole = {n: v for n, v in other.items() if n in whole and (n not in known or is_dataclass(v))}
     for name, value in other.items():
-        leaf = _known(known, name, type(config).__name__)
-        if leaf is None and name in direct: inner[name] = value
-        elif leaf is None: raise _unknown(known, name, type(config).__name__)
-        else: _set(inner, leaf.path, _none(leaf, value))
-    return _replaced(config, inner)
+        if name in whole: continue
+        leaf = _known(known, name)
+        if leaf is None: raise _unknown(known, name, where)
+        _set(inner, leaf.path, _none(leaf, value))
+    return _replaced(replace(config, **whole), inner)
 
 def flat(config) -> dict:
     "Every key with its value, by short names: what `config.json` holds."
     return {name: get(config, name) for name in leaves(type(config))}
 
 # %% ../nbs/api/01_schema.ipynb #8979e986
-def _known(known: dict[str, Leaf], name: str, where: str) -> Leaf | None:
+def _known(known: dict[str, Leaf], name: str) -> Leaf | None:
     if name in known: return known[name]
     return next((l for l in known.values() if name in l.about["also"]), None)
 
@@ -190,7 +191,7 @@ def config_from(
         raise UserError(f"{where} must be an object of keys and values, not {values!r}.")
     known, tree = leaves(cls), {}
     for name, value in _unnested(values, {f.name for f in fields(cls) if "part" in f.metadata}):
-        leaf = _known(known, name, where)
+        leaf = _known(known, name)
         if leaf is None: raise _unknown(known, name, where)
         value = _none(leaf, value)
         if not (value is None and leaf.optional or _of_kind(leaf, value)):

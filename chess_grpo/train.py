@@ -22,7 +22,7 @@ from .config import TrainConfig, left_over, planned_rate
 from .core import NotFinite, UserError, World, generator, patch
 from .curriculum import Starts
 from .engine import EnginePool
-from .guards import Controls, Order, make_guards
+from .guards import Controls, Guard, Order, make_guards
 from .labels import load_labelled
 from .learner import Batch, Learner, Rescored, seeded
 from .loss import LossConfig
@@ -51,13 +51,17 @@ class Trainer:
         self.reference = copy.deepcopy(self.policy).eval()
         self.sampler = self.policy if c.optimizer.sync_every == 1 else copy.deepcopy(self.policy)
         freeze(self.policy, c.optimizer.freeze)
-        guards = make_guards(c.guards, c.loss, other_policy=bool(c.rollout.root_noise))
-        self.controls = Controls(guards, keep_good=c.guards.nonfinite == "rollback")
+        self.controls = Controls(self.make_guards(), keep_good=c.guards.nonfinite == "rollback")
         self.learner = self.make_learner()
         self.move_generator = generator(c.seed + 7_368_787 * self.world.rank, c.device)
         self.starts = Starts(c.starts, c.batch, c.steps, c.seed, engine, c.reward.search_depth,
                              self.world)
         self.held_out = load_labelled()
+
+    def make_guards(self) -> list[Guard]:
+        "The guards of the run; a subclass may add its own."
+        c = self.config
+        return make_guards(c.guards, c.loss, other_policy=bool(c.rollout.root_noise))
 
 # %% ../nbs/api/29_train.ipynb #6fa3a1b5
 @patch
@@ -326,9 +330,14 @@ def load(self: Trainer, path: Path):
     "Go on from a checkpoint of a run with the same configuration."
     load_run(self, path)
 
-def resumed_trainer(config: TrainConfig, engine: EnginePool, folder: Path) -> Trainer:
+def resumed_trainer(
+    config: TrainConfig, # of the run
+    engine: EnginePool,
+    folder: Path, # of the run
+    kind: type[Trainer] = Trainer, # what it was
+) -> Trainer:
     "The trainer that a run left in its folder; what it started from is not needed any more."
-    trainer = Trainer(config.but(start=None), engine)
+    trainer = kind(config.but(start=None), engine)
     trainer.config = config
     trainer.load(folder/"state.safetensors")
     return trainer
