@@ -63,7 +63,7 @@ def shipped_totals() -> str:
 
 def in_style() -> list[str]:
     "What ruff finds in notebooks and library; its rules are in pyproject.toml."
-    ruff = [BIN/"ruff", "check", "--quiet", "--output-format", "concise", "nbs", "chess_grpo", ".ci"]
+    ruff = [BIN/"ruff", "check", "--quiet", "--output-format", "concise", "nbs", "chess_grpo", ".ci/check.py"]
     done = subprocess.run(ruff, cwd=ROOT, capture_output=True, text=True)
     return [l for l in (done.stdout + done.stderr).splitlines() if l.strip()]
 

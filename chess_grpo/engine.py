@@ -435,7 +435,7 @@ class EnginePool:
     "Stockfish processes that evaluate batches of positions; a context manager."
     def __init__(
         self,
-        processes: int = 0, # 0 = one a core
+        processes: int | None = None, # None = one a core
         path: str | None = None, # the engine's binary, None = find Stockfish
         hash_mb: int = 1, # a process; small is quick to clear
         options: dict | None = None, # more UCI options, such as {"Skill Level": 2}
@@ -443,7 +443,7 @@ class EnginePool:
         retries: int = 3, # how often a unit of work may fail before EngineError
         cache: int = 0, # units whose answers are kept, the latest used; 0 = none
     ):
-        if processes < 0:
+        if (processes or 0) < 0:
             raise UserError(f"processes is {processes}; it must be 0 (one a core) or more.")
         self.path, self.deadline, self.retries = path or find_stockfish(), deadline, retries
         self.options = {"Threads": 1, "Hash": hash_mb, **(options or {})}

@@ -184,7 +184,7 @@ class Learner:
         "The loss of a batch at the present weights, and what it was made of."
         new = self.rescore(self.model, batch.drawn, batch.how, True)
         surprise = None if new.values is None else self._value_error(new.values, batch)
-        ref, advantages = self._reference(batch, loss), self._advantages(batch, new)
+        ref, advantages = self._reference(batch, loss), self.advantages_of(batch, new)
         old = new.log_probs.detach() if batch.old_log_probs is None else batch.old_log_probs
         to_ref = new.kl(ref) if ref and loss.kl == "exact" else None
         to_old = batch.old and _kl_from(batch.old, new)
@@ -215,7 +215,8 @@ def _reference(self: Learner, batch: Batch, loss: LossConfig) -> Rescored | None
         return self.rescore(self.reference, batch.drawn, batch.reference_how, False)
 
 @patch
-def _advantages(self: Learner, batch: Batch, new: Rescored) -> Tensor: # [B,G,T]
+def advantages_of(self: Learner, batch: Batch, new: Rescored) -> Tensor: # [B,G,T]
+    "What the batch is learned from."
     expected = None if new.values is None else new.values.detach()
     return group_advantages(batch.rewards, batch.mask, self.advantages, self.world.sum, expected)
 

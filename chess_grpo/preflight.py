@@ -75,7 +75,7 @@ def preflight(
     trial = run.learner.trial()
     found = trial.objective(batch, run.loss)
     again = _judged_again(run, drawn, boards, c.reward.search_depth + deeper)
-    advantages = trial._advantages(replace(batch, rewards=again), found.new)
+    advantages = trial.advantages_of(replace(batch, rewards=again), found.new)
     checks = [
         identity.check,
         *_of_gradient(run, trial, batch, found),

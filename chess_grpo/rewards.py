@@ -129,8 +129,9 @@ class Reward:
     "From scores to the rewards that advantages are made of."
     def __init__(self,
         config: RewardConfig,
-        # [B] of the starting positions, the view of who moves first; for reward_change
-        start: Scores | None = None,
+        # [B] of the starting positions, the view of who moves first, or what asks for them;
+        # for reward_change
+        start: Scores | Callable[[], Scores] | None = None,
     ):
         if config.reward_change and start is None:
             raise UserError("reward_change needs the scores of the starting positions too.")
@@ -144,5 +145,6 @@ class Reward:
         rewards = self.worth(scores)
         if self.config.reward_change:
             everywhere = torch.ones_like(rewards, dtype=torch.bool)
-            rewards = changes(rewards, everywhere, self.worth(self.start))
+            start = self.start() if callable(self.start) else self.start
+            rewards = changes(rewards, everywhere, self.worth(start))
         return asymmetric(rewards, self.config.reward_negative)

@@ -37,6 +37,8 @@ from .starts import put_rows
 # %% ../nbs/api/29_train.ipynb #5ddf8481
 class Trainer:
     "The state of a run and its one operation, `step`."
+    learner_type: type[Learner] = Learner    # a subclass may learn otherwise
+
     def __init__(self,
         config: TrainConfig, # checked here
         engine: EnginePool,
@@ -70,9 +72,9 @@ def make_learner(self: Trainer) -> Learner:
     def adamw(parameters):
         return torch.optim.AdamW(parameters, lr=c.optimizer.learning_rate, betas=(0.9, 0.99),
                                  weight_decay=c.optimizer.weight_decay)
-    return Learner(self.policy, adamw, look_again, c.advantages, self.reference,
-                   watch_reference=self.controls.adaptive is not None, world=self.world,
-                   grad_clip=c.optimizer.grad_clip, value_coef=c.optimizer.value_coef)
+    how = dict(watch_reference=self.controls.adaptive is not None, world=self.world,
+               grad_clip=c.optimizer.grad_clip, value_coef=c.optimizer.value_coef)
+    return self.learner_type(self.policy, adamw, look_again, c.advantages, self.reference, **how)
 
 @patch(as_prop=True)
 def stopped(self: Trainer) -> str:
@@ -129,7 +131,8 @@ def reward(self: Trainer,
     "How moves from these positions are rewarded."
     c = self.config.reward
     if not c.reward_change: return Reward(c)
-    return Reward(c, self.engine.scores(boards.fens(), search_depth or c.search_depth))
+    depth = search_depth or c.search_depth
+    return Reward(c, lambda: self.engine.scores(boards.fens(), depth))    # asked after the games
 
 @patch
 def draw(self: Trainer,
