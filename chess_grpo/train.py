@@ -111,7 +111,8 @@ def look_again(
     chosen, every = rescore(policy, rollout, how)
     if not more: return Rescored(chosen, every, rollout.index)
     values = policy.values(rollout.states)[rollout.index] if policy.config.value else None
-    return Rescored(chosen, every, rollout.index, entropy(every)[rollout.index], values)
+    def exact() -> Tensor: return entropy(every)[rollout.index]
+    return Rescored(chosen, every, rollout.index, exact, values)
 
 # %% ../nbs/api/29_train.ipynb #6735c835
 @patch(as_prop=True)
