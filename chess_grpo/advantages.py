@@ -124,9 +124,8 @@ def _scale(
 ) -> Tensor:
     "What divides: a number for the batch, or one a group and step."
     if c.scale in ("group", "rms"):
-        spread, among = advantage if c.scale == "rms" else centred(value, mask), mask.sum(
-            1, keepdim=True
-        )
+        spread = advantage if c.scale == "rms" else centred(value, mask)
+        among = mask.sum(1, keepdim=True)
         total = (spread**2).sum(1, keepdim=True)
     else:
         spread, among = centred(value, mask), everywhere(mask.sum())

@@ -406,7 +406,6 @@ def _agreement(actions: Tensor, mask: Tensor) -> list[float]:    # by ply
     return [of_ply(actions[..., t], mask[..., t]) for t in plies if (mask[..., t].sum(1) > 1).any()]
 
 # %% ../nbs/api/30_checks.ipynb #a5c38408
-# the same for random directions, squared: Σ squares / square
 @dataclass(frozen=True)
 class Step:
     "What one update does."
@@ -415,7 +414,7 @@ class Step:
     changed: float    # share of the weights with a gradient that are other numbers afterwards
     # such updates the plan is worth, all going the same way: Σ learning rates / this one's
     planned: float
-    diffuse: float
+    diffuse: float    # the same for random directions, squared: Σ squares / square
 
 def step_size(
     parameters: Iterable[Tensor], # that learn; they are changed

@@ -7,10 +7,12 @@ __all__ = ['SCALES', 'UserError', 'NotFinite', 'scale', 'at_scale', 'data_path',
            'World']
 
 # %% ../nbs/api/00_core.ipynb #45e9aa47
+import atexit
 import os
 from pathlib import Path
 
 import torch
+from torch import distributed
 from safetensors import SafetensorError
 
 # %% ../nbs/api/00_core.ipynb #03a0b499
@@ -92,6 +94,11 @@ def patch(f=None, as_prop: bool = False):
     return f
 
 # %% ../nbs/api/00_core.ipynb #5b871c18
+def _leave():
+    "Gloo's threads hold tensors: alive when the interpreter ends, they abort a run that is done."
+    if distributed.is_initialized() and distributed.get_backend() == "gloo":
+        distributed.destroy_process_group()
+
 def _process_state():
     "What accelerate knows of the processes of this run."
     try: from accelerate import PartialState
@@ -100,6 +107,7 @@ def _process_state():
             "Several processes share this run (WORLD_SIZE is set), and that needs accelerate:"
             " pip install accelerate."
         ) from None
+    atexit.register(_leave)
     return PartialState(cpu=not torch.cuda.is_available())
 
 # %% ../nbs/api/00_core.ipynb #3c3a3d34

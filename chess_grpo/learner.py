@@ -42,7 +42,6 @@ class Rescored:
         found = exact_kl(self.every, other.every)
         return found if self.index is None else found[self.index]
 
-# the sampler's distributions, where the exact KL to it is wanted
 @dataclass(frozen=True, eq=False)
 class Batch:
     "G samples of T steps for each of B prompts, drawn and rewarded."
@@ -53,6 +52,7 @@ class Batch:
     reference_how: Any    # conditions under which the reference does
     # [B,G,T] of the sampler; None = the learner's, before its first update
     old_log_probs: Tensor | None = None
+    # the sampler's distributions, where the exact KL to it is wanted
     old: Rescored | None = None
 
 # model, drawn, how, with entropy and values?
@@ -162,12 +162,9 @@ class Learner:
         value_coef: float = 0.5, # weight of the value head's squared error, where there is one
         world: World | None = None, # the processes that share the batch
     ):
-        self.model, self.rescore, self.advantages, self.reference = (
-            model, rescore, advantages, reference
-        )
-        self.watch_reference, self.grad_clip, self.value_coef = (
-            watch_reference, grad_clip, value_coef
-        )
+        self.model, self.rescore, self.advantages = model, rescore, advantages
+        self.reference, self.watch_reference = reference, watch_reference
+        self.grad_clip, self.value_coef = grad_clip, value_coef
         self.world, self.make_optimizer = world or World(), optimizer
         self.optimizer = optimizer([p for p in model.parameters() if p.requires_grad])
 

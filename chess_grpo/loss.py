@@ -64,13 +64,13 @@ class LossConfig(Config):
 # %% ../nbs/api/22_loss.ipynb #c4bdc6d0
 NEW = "mean log π_new"    # a quantity that several terms contain
 
-# quantity -> its factor in the value
 @dataclass(frozen=True, eq=False)
 class Term:
     "One summand of the loss."
     value: Tensor               # scalar, with its gradient
     coef: float                 # loss = Σ coef × value
     entered: str                # what went into the value
+    # quantity -> its factor in the value
     shares: dict[str, float] = field(default_factory=dict)
 
 @dataclass(frozen=True, eq=False)
@@ -161,9 +161,8 @@ def grpo_loss(
         terms["kl_ref"], advantages = _kl_term(to_ref, c.kl, c.kl_coef, known, advantages, at)
     if to_old is not None and c.kl_old_coef:
         terms["kl_old"], advantages = _kl_term(to_old, c.kl_old, c.kl_old_coef, -1, advantages, at)
-    terms = (
-        {"surrogate": _surrogate(ratio, advantages, at)} | terms | _entropy_term(new, entropy, at)
-    )
+    first = {"surrogate": _surrogate(ratio, advantages, at)}
+    terms = first | terms | _entropy_term(new, entropy, at)
     record = LossRecord(terms, _figures(terms, new, old, ratio, advantages, at))
     record.figures["loss"] = record.loss.detach()
     return record.loss, record

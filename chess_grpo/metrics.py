@@ -54,11 +54,11 @@ class Seen:
 # %% ../nbs/api/27_metrics.ipynb #297b5327
 METRICS: dict[str, "Metric"] = {}
 
-# None = whoever measures it puts it into `Seen.facts`
 @dataclass(frozen=True)
 class Metric:
     "A number that is logged."
     meaning: str
+    # None = whoever measures it puts it into `Seen.facts`
     compute: Callable[[Seen], float | None] | None = None
 
 def metric(name: str, meaning: str):

@@ -12,6 +12,7 @@ from typing import Callable
 import torch
 from torch import Tensor
 
+from .advantages import group_advantages
 from .board import Boards
 from chess_grpo.checks import (
     Check, Identity, Report, bisect, check_budget, check_entropy_estimate, check_exploration,
@@ -20,7 +21,7 @@ from chess_grpo.checks import (
 )
 from .config import planned_rate
 from .core import generator
-from .learner import Batch, Learner, gradient_budget
+from .learner import Batch, Learner, gradient_budget, seeded
 from .loss import grpo_loss
 from .policy import PolicyNetwork
 from .rewards import Reward, reward_named
@@ -28,7 +29,6 @@ from .sampler import Conditions, Rollout, rescore
 from .scores import Scores, put_scores
 from .starts import random_starts
 from .train import Trainer
-from .advantages import group_advantages
 
 # %% ../nbs/api/31_preflight.ipynb #80599b9a
 # name of a cause -> condition and what it should be
@@ -106,7 +106,7 @@ def _identity_of(run: Trainer, boards: Boards) -> Identity:
     "Without an engine: nobody needs a reward to choose a move."
     def again(how: Conditions) -> Rollout:
         return _draw(run, boards, how, engine=None, teacher_ply=0.0)
-    with torch.random.fork_rng(devices=[]):
+    with seeded(run.config.seed + 1, run.config.device):
         return on_policy_identity(run.policy, again, run.sampling, run.learning)
 
 def _of_gradient(run: Trainer, trial: Learner, batch: Batch, found) -> list[Check]:

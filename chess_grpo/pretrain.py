@@ -164,7 +164,6 @@ class PretrainConfig(Config):
                 f"{self.eval_every}."
             )
 
-# against Stockfish skill 0 at depth 1
 @dataclass(frozen=True)
 class PretrainResult:
     "What pretraining left behind."
@@ -172,7 +171,7 @@ class PretrainResult:
     steps: int
     seconds: float
     rows: list[dict]
-    match: MatchResult | None
+    match: MatchResult | None    # against Stockfish skill 0 at depth 1
 
 # %% ../nbs/api/44_pretrain.ipynb #479d9229
 class _Data:
@@ -236,9 +235,8 @@ class _Pretraining:
         self.optimizers, self.folder = make_optimizers(self.policy, c), new_folder(c.name, root)
         text = json.dumps(c.flat(), indent=1) + "\n"
         write_whole(self.folder/"config.json", lambda p: p.write_text(text))
-        self.log, self.start, self.done, self.losses = (
-            Log(self.folder, c, 0), time.monotonic(), 0, []
-        )
+        self.log, self.start = Log(self.folder, c, 0), time.monotonic()
+        self.done, self.losses = 0, []
 
     def judged(self) -> dict:
         valid = validate(self.policy.eval(), self.data.valid, self.data.valid_target)

@@ -177,9 +177,8 @@ class _Table:
         self.shape, self.n = (positions, group, plies), positions * group
         def new(dtype): return torch.zeros(self.n, plies, dtype=dtype, device=device)
         self.index, self.actions = new(torch.int64), new(torch.int64)
-        self.log_probs, self.mask, self.forced = (
-            new(torch.float32), new(torch.bool), new(torch.bool)
-        )
+        self.log_probs = new(torch.float32)
+        self.mask, self.forced = new(torch.bool), new(torch.bool)
         self.states, self.seen, self.asked = [], 0, []
 
     def write(self, t: int, games: Tensor, now: Boards, actions: Tensor, log_probs: Tensor):
@@ -274,7 +273,6 @@ def put_groups(
     )
 
 # %% ../nbs/api/20_sampler.ipynb #97e5666a
-# True = steps that were not played count: a bug
 @dataclass(frozen=True)
 class Conditions:
     "How log-probabilities are made."
@@ -285,7 +283,7 @@ class Conditions:
     # other weights than those that learn, such as an old policy's
     weights: PolicyNetwork | None = None
     shift: int = 0    # steps by which the actions are moved: 0, or a bug
-    padding: bool = False
+    padding: bool = False    # True = steps that were not played count: a bug
 
 def rescore(
     policy: PolicyNetwork, # its weights are used as they are; its mode is set

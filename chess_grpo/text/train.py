@@ -126,15 +126,12 @@ def draw(
     self: TextTrainer, task: str, prompts: Sequence[str], seed: int
 ) -> tuple[Completions, Tensor]:
     "Sample and reward; rewards are [B,G]."
-    c = generate(
-        self.model, self.tokenizer, prompts, self.config.group, self.config.sampling[task], seed
-    )
-    asked, said = [p for p in prompts for _ in range(self.config.group)], [
-        t for row in c.texts for t in row
-    ]
-    return c, self.rewards(asked, said, self.engine, self.config.search_depth).reshape(
-        len(prompts), -1
-    )
+    k = self.config
+    c = generate(self.model, self.tokenizer, prompts, k.group, k.sampling[task], seed)
+    asked = [p for p in prompts for _ in range(k.group)]
+    said = [t for row in c.texts for t in row]
+    rewards = self.rewards(asked, said, self.engine, k.search_depth)
+    return c, rewards.reshape(len(prompts), -1)
 
 @patch
 def draw_fresh(self: TextTrainer, task: str) -> tuple[Completions, Tensor, int]: # how many were drawn again
@@ -184,13 +181,14 @@ def update(self: TextTrainer,
 def step(self: TextTrainer) -> dict:
     "Prompts, completions, rewards, update; the metrics of the step."
     task, prompts_at = self.tasks[self.done % len(self.tasks)], self.rng.getstate()
-    weights = copy.deepcopy(self.model.state_dict()) if self.config.updates > 1 else None
+    parts = (self.model, self.learner.optimizer) if self.config.updates > 1 else ()
+    before = [copy.deepcopy(p.state_dict()) for p in parts]    # a single update fails whole
     try:
         c, rewards, again = self.draw_fresh(task)
         figures = self.update(c, rewards, task)
     except BaseException:
         self.rng.setstate(prompts_at)
-        if weights: self.model.load_state_dict(weights)
+        for p, state in zip(parts, before): p.load_state_dict(state)
         raise
     self.done += 1
     return {"step": self.done, "task": task, **_of_rewards(rewards), "resampled_groups": again,
