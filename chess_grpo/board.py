@@ -18,6 +18,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from .core import UserError, data_path, patch
+from .fen import MOST, Fen, read_fens
 
 # %% ../nbs/api/10_board.ipynb #f8a57d1e
 def _walks() -> list[str]:
@@ -346,17 +347,6 @@ def _legal(
 # %% ../nbs/api/10_board.ipynb #e7ea2054
 PIECES = ".PNBRQKpnbrqk"
 
-def _read_fen(fen: str) -> chess.Board:
-    try: board = chess.Board(fen)
-    except ValueError as e:
-        raise UserError(
-            f"{fen!r} is not a FEN: {e}. A FEN has six fields, such as {chess.STARTING_FEN}."
-        ) from None
-    if board.is_valid(): return board
-    wrong = (s.name for s in chess.Status if s and s in board.status())
-    names = ", ".join(name.lower().replace("_", " ") for name in wrong)
-    raise UserError(f"{fen!r} is not a possible chess position: {names}.")
-
 def _bit_boards(b: chess.Board) -> list[int]: # pawns to kings, White's, Black's
     kinds = b.pawns, b.knights, b.bishops, b.rooks, b.queens, b.kings
     return [_int64(x) for x in (*kinds, *b.occupied_co[::-1])]
@@ -384,7 +374,7 @@ class Boards:
         history: int = 0,
     ) -> "Boards":
         "Read positions; an invalid one raises `UserError`."
-        out = cls(*_columns([_read_fen(f) for f in fens], device))
+        out = cls(*_columns(read_fens(fens), device))
         return out.with_history(history) if history else out
 
     @classmethod
@@ -509,6 +499,54 @@ def _rank_texts(squares: Tensor) -> list[str]: # [N,64] on the CPU -> 8 N texts,
     for k in range(8, 1, -1): text = text.replace("1" * k, str(k))
     return text.split("/")
 
+# %% ../nbs/api/10_board.ipynb #8e02da2c
+def _count_bits(x: Tensor) -> Tensor:
+    "How many bits of each int64 are set (chessprogramming.org/Population_Count)."
+    x = x - (x >> 1 & 0x5555555555555555)
+    x = (x & 0x3333333333333333) + (x >> 2 & 0x3333333333333333)
+    return ((x + (x >> 4)) & 0x0F0F0F0F0F0F0F0F) * 0x0101010101010101 >> 56
+
+def _at_home(self: Boards) -> Tensor: # [N] rooks with king and rook on their squares
+    rooks, kings, white, black = self.bits[:, 3], self.bits[:, 5], *self.bits[:, 6:].unbind(1)
+    def of(side: Tensor, king: int, corners: list[int]) -> Tensor:
+        at_home = side & kings & _bits([king]) != 0
+        return torch.where(at_home, side & rooks & _bits(corners), 0)
+    return of(white, chess.E1, [chess.A1, chess.H1]) | of(black, chess.E8, [chess.A8, chess.H8])
+
+def _ep_possible(self: Boards) -> Tensor: # [N] bool
+    "None, or a pawn stands where one that moved two steps would, and its way is free."
+    white, black = self.bits[:, 6:].unbind(1)
+    # squares behind (where it stands now) and ahead (where it came from), seen from the ep square
+    up, down = self.ep << 8, self.ep >> 8 & 0x00FFFFFFFFFFFFFF
+    stands, came = torch.where(self.turn, down, up), torch.where(self.turn, up, down)
+    rank = torch.where(self.turn, _bits(range(40, 48)), _bits(range(16, 24)))
+    pawns = self.bits[:, 0] & torch.where(self.turn, black, white)
+    single = self.ep & (self.ep - 1) == 0
+    way = (white | black) & (self.ep | came) == 0
+    return (self.ep == 0) | single & (self.ep & rank != 0) & (pawns & stands != 0) & way
+
+# %% ../nbs/api/10_board.ipynb #848abf7f
+@patch
+def possible(self: Boards) -> Tensor: # [N] bool
+    "True = the position may stand on a board; checks that no move can give are not looked for."
+    *kinds, white, black = self.bits.unbind(1)
+    union = kinds[0]
+    for x in kinds[1:]: union = union | x
+    pieces, pawns, kings = white | black, kinds[0], kinds[5]
+    def few(side: Tensor) -> Tensor:
+        one_king = _count_bits(kings & side) == 1
+        return one_king & (_count_bits(side) <= 16) & (_count_bits(pawns & side) <= 8)
+    disjoint = sum(map(_count_bits, kinds)) == _count_bits(pieces)
+    sound = (white & black == 0) & (union == pieces) & disjoint & few(white) & few(black)
+    reached = _or(self.legal().attacked[0])
+    reached = torch.where(self.turn, reached, _mirror_ranks(reached))
+    taken = reached & kings & torch.where(self.turn, black, white)
+    castling = self.castling & ~_at_home(self) == 0
+    counters = (self.halfmove >= 0) & (self.fullmove >= 1)
+    counters = counters & (self.halfmove <= MOST) & (self.fullmove <= MOST)
+    last = pawns & (_bits(range(8)) | _bits(range(56, 64))) == 0
+    return sound & last & (taken == 0) & castling & _ep_possible(self) & counters
+
 # %% ../nbs/api/10_board.ipynb #9c6bf2c7
 def _square_name(bit: int) -> str: return chess.SQUARE_NAMES[bit.bit_length() - 1] if bit else "-"
 
@@ -526,11 +564,12 @@ def fens(self: Boards) -> list[str]:
     ep = torch.where(self.legal().ep, self.ep, 0)
     columns = (self.turn, self.castling, ep, self.halfmove, self.fullmove)
     rows = zip(*(c.tolist() for c in columns))
-    return [
+    texts = [
         "/".join(ranks[8 * i:8 * i + 8])
         + f" {'bw'[turn]} {_CASTLING[castling & _CORNERS]} {_square_name(e)} {half} {full}"
         for i, (turn, castling, e, half, full) in enumerate(rows)
     ]
+    return [Fen(text) if ok else text for text, ok in zip(texts, self.possible().tolist())]
 
 # %% ../nbs/api/10_board.ipynb #5e590494
 class _Move(NamedTuple):
@@ -696,7 +735,7 @@ def outcome(self: Boards,
 
 # %% ../nbs/api/10_board.ipynb #d883d3d2
 def random_actions(
-    mask: Tensor, # [N,A] bool, True = legal; at least one in each row
+    mask: Tensor, # [N,A] bool, True = legal; `UserError` names a row without one
     generator: torch.Generator, # on the mask's device
 ) -> Tensor: # [N] int64
     "One legal action a row, all equally likely."
@@ -707,6 +746,9 @@ def random_actions(
         words = mask[i:i + block].contiguous().view(torch.int64)
         each = (words * 0x0101010101010101).bitwise_right_shift_(56)    # legal actions a word
         count = each.cumsum(1)
+        if not count[:, -1].all():
+            row = i + int((count[:, -1] == 0).nonzero()[0])
+            raise UserError(f"Row {row} has no legal move: leave out games that are over.")
         k = (u[i:i + block] * count[:, -1:]).long().clamp_max(count[:, -1:] - 1)
         word = torch.searchsorted(count, k, right=True)
         k = k - (count - each).gather(1, word)
@@ -759,12 +801,6 @@ def fuzz(
     return compared
 
 # %% ../nbs/api/10_board.ipynb #ff446c80
-def _count_bits(x: Tensor) -> Tensor:
-    "How many bits of each int64 are set (chessprogramming.org/Population_Count)."
-    x = x - (x >> 1 & 0x5555555555555555)
-    x = (x & 0x3333333333333333) + (x >> 2 & 0x3333333333333333)
-    return ((x + (x >> 4)) & 0x0F0F0F0F0F0F0F0F) * 0x0101010101010101 >> 56
-
 def _count_games(boards: Boards, depth: int, batch: int) -> int:
     if depth == 1:    # a promotion is four moves
         planes = boards.legal().planes

@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['LIMITS', 'REMEDIES', 'Measure', 'Check', 'Report', 'judge', 'Identity', 'identity_figures', 'bisect', 'check_budget',
            'check_entropy_estimate', 'check_rewards', 'check_signal', 'check_saturation', 'check_filter',
-           'check_padding', 'check_exploration', 'Step', 'step_size', 'check_step', 'check_power']
+           'check_padding', 'check_equal_rewards', 'check_exploration', 'Step', 'step_size', 'check_step',
+           'check_direction', 'check_power']
 
 # %% ../nbs/api/30_checks.ipynb #f8c6c24a
 import math
@@ -142,7 +143,7 @@ def identity_figures(
     mask: Tensor, # [B,G,T] bool, True = counts
 ) -> dict[str, float]:
     "How far the learner's policy is from the sampler's, on sampled actions."
-    figures = grpo_loss(new, old, torch.zeros_like(new), mask)[1].figures
+    figures = grpo_loss(new, old, torch.zeros_like(new), mask, finite=False)[1].figures
     ratio = torch.where(mask, new - old, 0).exp()
     return {"largest |ratio - 1|": (ratio - 1).abs().max().item(),
             "KL": figures["kl_sampled"].item(), "clip fraction": figures["clip_fraction"].item()}
@@ -362,6 +363,26 @@ def _padded(
         return A[:, :6, :5][mask], objective(wide(new / 10, -fill), wide(old / 10, 0), A, m)
     return run
 
+# %% ../nbs/api/30_checks.ipynb #7ec4e845
+def check_equal_rewards(
+    advantages: Callable[[Tensor, Tensor], Tensor], # from rewards [B,G,T] and mask to advantages
+    rewards: Tensor, # [B,G,T] of the run
+    mask: Tensor, # [B,G,T] bool, True = counts
+    at_most: float = 0.01, # |advantage| of a member of such a group
+) -> Check:
+    "Give a group one of its rewards throughout; nobody did better than another."
+    first = mask.float().argmax(1, keepdim=True)
+    same = rewards.gather(1, first).expand_as(rewards)
+    whole = mask.any(1, keepdim=True).expand_as(mask)    # all as long as the longest
+    found = advantages(same, whole)[whole].abs()
+    largest = found.max().item() if len(found) else 0.0
+    remedy = ("a rounding is divided by its own size: add at least 1e-4 to the scale, or give groups "
+              "of equal rewards 0")
+    wrong = f" ({(found > at_most).float().mean():.0%} of such steps above)" if largest > at_most else ""
+    check = judge("advantage of equal rewards", largest, at_most=at_most, show="{:.2g}",
+                  cause="equal rewards", remedy=remedy)
+    return replace(check, figure=f"{largest:.2g}{wrong}")
+
 # %% ../nbs/api/30_checks.ipynb #be7e8f51
 def check_exploration(
     log_probs: Tensor, # [M,A] of all actions in the states, -inf where illegal
@@ -469,6 +490,19 @@ def check_step(step: Step) -> list[Check]:
             replace(plan, figure=said),
             judge("weights that an update changes", step.changed, at_least=0.5, show="{:.0%}",
                   cause="rounding", remedy=rounded)]
+
+# %% ../nbs/api/30_checks.ipynb #23c805c7
+def check_direction(
+    before: float, # the objective of a batch
+    after: float, # of the same batch, after one update on it
+) -> Check:
+    "An update must lower what it was made to lower."
+    rise, rounding = after - before, 1e-6 * max(1.0, abs(before))
+    remedy = ("the step goes uphill: look for a wrong sign (of the loss, the learning rate, the "
+              "gradient), or lower a learning rate that leaps over the valley")
+    check = judge("change of the loss by one update", rise, at_most=rounding, show="{:+.2g}",
+                  cause="wrong direction", remedy=remedy)
+    return replace(check, limit="at most 0")
 
 # %% ../nbs/api/30_checks.ipynb #df7b2172
 def check_power(

@@ -20,6 +20,7 @@ import chess
 import chess.pgn
 
 from .core import UserError, patch
+from .fen import read_fen
 
 # %% ../nbs/api/40_games.ipynb #a42cfc0a
 @dataclass(frozen=True)
@@ -275,8 +276,7 @@ def _evaluated(row: dict, least_depth: int) -> Evaluated | str: # why not, in wo
 
 def _position(fen: str, line: str) -> tuple[chess.Board, chess.Move]:
     "The position and the line's first move; ValueError or the like where they are broken."
-    board = chess.Board(fen + " 0 1" if len(fen.split()) == 4 else fen)
-    if not board.is_valid(): raise ValueError("not valid")
+    board = read_fen(fen)
     move = board.parse_uci(line.split()[0])
     if not move: raise ValueError("a null move")
     return board, move

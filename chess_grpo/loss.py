@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .advantages import masked_mean
-from .core import UserError
+from .core import NotFinite, UserError
 from .schema import Config, check, key
 
 # %% ../nbs/api/22_loss.ipynb #c91bfaca
@@ -133,6 +133,17 @@ def exact_kl(
     return torch.where(legal, p.exp() * (p - torch.where(legal, other, 0)), 0).sum(-1)
 
 # %% ../nbs/api/22_loss.ipynb #7feea573
+def _check_finite(name: str, x: Tensor | None, mask: Tensor):
+    "`NotFinite` names the first step that counts and is no number."
+    if x is None: return
+    wrong = mask & ~x.isfinite()
+    if not wrong.any(): return
+    b, g, t = wrong.nonzero()[0].tolist()
+    raise NotFinite(
+        f"The {name} of prompt {b}, sample {g}, step {t} is {x[b, g, t].item()}: an action that was"
+        " drawn has a finite one, so the weights have diverged, or it belongs to another action."
+    )
+
 def grpo_loss(
     # [B,G,T] of the actions taken, under the policy that learns, as they were sampled
     log_probs: Tensor,
@@ -145,9 +156,13 @@ def grpo_loss(
     kl_ref: Tensor | None = None, # [B,G,T] exact KL(new ‖ reference), for kl="exact"
     kl_old: Tensor | None = None, # [B,G,T] exact KL(old ‖ new), for kl_old="exact"
     total: float | None = None, # as in `aggregate`, when a batch is spread over processes or steps
+    finite: bool = True, # `NotFinite` names a step that is no number; False = measure it all the same
 ) -> tuple[Tensor, LossRecord]:    # the loss; the record of its terms
     "The clipped surrogate with its regularisers."
     c, at = config, _Steps(mask, config, total)
+    given = {"log-probability": log_probs, "old log-probability": old_log_probs,
+             "advantage": advantages, "reference log-probability": ref_log_probs}
+    for name, x in given.items() if finite else (): _check_finite(name, x, mask)
     new, old = at.pick(log_probs), at.pick(old_log_probs)
     log_ratio = new - old
     if c.ratio == "sequence": log_ratio = masked_mean(log_ratio, mask, 2, True).expand_as(log_ratio)

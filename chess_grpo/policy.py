@@ -8,6 +8,7 @@ __all__ = ['NETWORKS', 'masked_log_probs', 'entropy', 'checked', 'sample_actions
 
 # %% ../nbs/api/14_policy.ipynb #56277c6e
 import json
+import math
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -23,13 +24,26 @@ from .core import NotFinite, UserError, write_whole
 from .schema import Config, check, config_from, key
 
 # %% ../nbs/api/14_policy.ipynb #d1d72221
+def _no_distribution(row: int, legal: bool) -> UserError:
+    if legal:
+        return NotFinite(f"The policy's log-probabilities of row {row} are not numbers: its weights"
+                         " have diverged.")
+    return UserError(f"Row {row} has no legal move: leave out games that are over.")
+
 def masked_log_probs(
     logits: Tensor, # [N,A] float
-    mask: Tensor, # [N,A] bool, True = legal; at least one in each row
-    temperature: float = 1.0, # divides the logits; above 1 flattens
+    mask: Tensor, # [N,A] bool, True = legal
+    temperature: float = 1.0, # divides the logits, above 0; above 1 flattens
 ) -> Tensor: # [N,A] log-probabilities, -inf where illegal
-    "Log-softmax over the legal moves."
-    return torch.log_softmax((logits / temperature).masked_fill(~mask, -torch.inf), -1)
+    "Log-softmax over the legal moves; an error names a row that has none, or no numbers."
+    if not 0 < temperature < math.inf:
+        raise UserError(f"temperature is {temperature}; it must be a number above 0.")
+    out = torch.log_softmax((logits / temperature).masked_fill(~mask, -torch.inf), -1)
+    wrong = out[:, :1].isnan()    # one nan makes its whole row nan, and so does an empty row
+    if wrong.any():
+        row = int(wrong.nonzero()[0, 0])
+        raise _no_distribution(row, bool(mask[row].any()))
+    return out
 
 def entropy(
     log_probs: Tensor, # [N,A], -inf where impossible
@@ -42,11 +56,9 @@ def entropy(
 def checked(
     log_probs: Tensor, # [N,A]
 ) -> Tensor:    # the same
-    "`NotFinite` when log-probabilities are not numbers."
-    if log_probs.isnan().any():
-        raise NotFinite(
-            "The policy's log-probabilities are not numbers: its weights have diverged."
-        )
+    "`NotFinite` names the first row whose log-probabilities are not numbers."
+    wrong = log_probs.isnan().any(1)
+    if wrong.any(): raise _no_distribution(int(wrong.nonzero()[0]), True)
     return log_probs
 
 def sample_actions(

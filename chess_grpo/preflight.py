@@ -15,9 +15,9 @@ from torch import Tensor
 from .advantages import group_advantages
 from .board import Boards
 from chess_grpo.checks import (
-    Check, Identity, Report, bisect, check_budget, check_entropy_estimate, check_exploration,
-    check_filter, check_padding, check_power, check_rewards, check_saturation, check_signal,
-    check_step, step_size
+    Check, Identity, Report, bisect, check_budget, check_direction, check_entropy_estimate,
+    check_equal_rewards, check_exploration, check_filter, check_padding, check_power, check_rewards,
+    check_saturation, check_signal, check_step, step_size
 )
 from .config import planned_rate
 from .core import generator
@@ -80,6 +80,7 @@ def preflight(
         identity.check,
         *_of_gradient(run, trial, batch, found),
         *check_rewards(drawn.rewards, counts),
+        *_of_equal_rewards(run, drawn, counts),
         *check_signal(found.advantages, advantages, counts),
         _of_saturation(run, drawn, counts),
         *_of_filters(run, filters or {}),
@@ -150,18 +151,30 @@ def _of_padding(run: Trainer) -> Check:
         c.loss, kl_coef=0.0, kl_old_coef=0.0, entropy_coef=0.0, length=5, entropy="exact"
     )
     def objective(new, old, A, mask): return grpo_loss(new, old, A, mask, plain)[0]
-    how = (
-        replace(c.advantages, baseline="none") if c.advantages.baseline == "value" else c.advantages
-    )
-    return check_padding(
-        lambda rewards, mask: group_advantages(rewards, mask, how, run.world.sum), objective
-    )
+    return check_padding(_advantages(run), objective)
+
+def _advantages(run: Trainer) -> Callable[[Tensor, Tensor], Tensor]: # from rewards and mask
+    "As the run makes them; a value head's expectations are left out."
+    how = run.config.advantages
+    if how.baseline == "value": how = replace(how, baseline="none")
+    return lambda rewards, mask: group_advantages(rewards, mask, how, run.world.sum)
+
+def _of_equal_rewards(run: Trainer, drawn: Rollout, counts: Tensor) -> list[Check]:
+    "Only where rewards are compared within a group."
+    if run.config.advantages.baseline in ("value", "none"): return []
+    return [check_equal_rewards(_advantages(run), drawn.rewards, counts)]
 
 # %% ../nbs/api/31_preflight.ipynb #2838915e
 def _of_steps(run: Trainer, trial: Learner, batch: Batch) -> list[Check]:
     c, brake, rate = run.config, run.controls.brake, run.config.optimizer.learning_rate
+    seed, losses = c.seed + 1, []    # dropout, where there is some, drops the same
+    def look():
+        with seeded(seed, c.device), torch.no_grad():
+            losses.append(trial.objective(batch, run.loss).value.item())
     def update() -> float:
-        trial.update(batch, run.loss, rate * brake)
+        look()
+        trial.update(batch, run.loss, rate * brake, seed)
+        look()
         return rate * brake
     def every() -> Tensor: return trial.rescore(trial.model, batch.drawn, batch.how, False).every
     rates = [
@@ -170,4 +183,5 @@ def _of_steps(run: Trainer, trial: Learner, batch: Batch) -> list[Check]:
         for _ in range(c.optimizer.updates)
     ]
     rates += [rate] * (100 - len(rates))
-    return check_step(step_size(trial.model.parameters(), every, update, rates))
+    step = step_size(trial.model.parameters(), every, update, rates)
+    return [check_direction(*losses), *check_step(step)]

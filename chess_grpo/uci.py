@@ -14,6 +14,7 @@ import torch
 
 from .board import ACTIONS, MOVES, Boards
 from .core import UserError, generator, patch
+from .fen import MOST, read_fen
 from .policy import Policy, checked, sample_actions
 
 # %% ../nbs/api/61_uci.ipynb #180972b2
@@ -109,20 +110,16 @@ def _set_greedy(self: Uci, value: str):
     self.greedy = value == "true"
 
 # %% ../nbs/api/61_uci.ipynb #1b686afc
-def _valid(board: chess.Board) -> chess.Board:
-    if not board.is_valid(): raise UserError(f"The position {board.fen()} is not valid.")
-    return board
-
 @patch
 def _position(self: Uci, words: list[str]):
     at = words.index("moves") if "moves" in words else len(words)
     if words[:1] == ["startpos"]: board = chess.Board()
-    elif words[:1] == ["fen"]: board = _valid(chess.Board(" ".join(words[1:at])))
+    elif words[:1] == ["fen"]: board = read_fen(" ".join(words[1:at]))
     else: raise UserError("position needs startpos or fen.")
     for uci in words[at + 1:]: board.push_uci(uci)    # an illegal move: ValueError
-    self.board = _valid(board)
-    board.halfmove_clock = min(board.halfmove_clock, 10_000)
-    board.fullmove_number = min(board.fullmove_number, 10_000)
+    self.board = board
+    board.halfmove_clock = min(board.halfmove_clock, MOST)
+    board.fullmove_number = min(board.fullmove_number, MOST)
 
 # %% ../nbs/api/61_uci.ipynb #f9cd26f5
 @patch
@@ -159,7 +156,7 @@ def _go(self: Uci, words: list[str]):
     try: self.held = self._choose(_search_moves(words))
     except Exception as e:
         self.say(f"info string {type(e).__name__}: {e}")
-        self.held = f"bestmove {next((m.uci() for m in self.board.legal_moves), '(none)')}"
+        self.held = "bestmove (none)"    # a move that the policy did not choose is not its move
     if "infinite" not in words and "ponder" not in words: self._stop([])
 
 @patch

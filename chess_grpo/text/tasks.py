@@ -16,6 +16,7 @@ from typing import Iterable, Iterator, Sequence
 import chess
 
 from ..core import UserError
+from ..fen import read_fen
 
 # %% ../../nbs/api/50_tasks.ipynb #fc294c7a
 MOVE = r"[a-h][1-8][a-h][1-8][qrbn]?"
@@ -78,13 +79,7 @@ def environment_prompt(
 # %% ../../nbs/api/50_tasks.ipynb #1a273bf3
 def _board(fen: str) -> chess.Board:
     "The board of a FEN; `UserError` if there is no such position."
-    try: board = chess.Board(fen.strip())
-    except ValueError as e: raise UserError(f"{fen.strip()!r} is not a FEN: {e}.") from None
-    if not board.is_valid():
-        raise UserError(
-            f"{fen.strip()!r} is not a position that a game can reach: {board.status()!r}."
-        )
-    return board
+    return read_fen(fen.strip() if isinstance(fen, str) else fen)
 
 # %% ../../nbs/api/50_tasks.ipynb #7495d227
 def _earned(outcome: chess.Outcome | None) -> float:
