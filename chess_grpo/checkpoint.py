@@ -10,12 +10,11 @@ import json
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from .config import AGAIN, TrainConfig, differing
-from .core import NotFinite, UserError, write_whole
+from .core import NotFinite, UserError
+from .files import parse_json, read_tensors, write_tensors
 from .learner import Learner
 from .policy import load_weights, save_policy
 from .schema import config_from
@@ -36,15 +35,27 @@ def load_learner(
     "Put weights and optimiser back."
     load_weights(learner.model, part_of(tensors, "policy"), where)
     adam: dict[int, dict[str, Tensor]] = {}
-    for k, v in part_of(tensors, "adam").items():
-        i, name = k.split(".")
-        adam.setdefault(int(i), {})[name] = v.clone()
     groups = learner.optimizer.state_dict()["param_groups"]
+    for k, v in part_of(tensors, "adam").items():
+        i, _, name = k.partition(".")
+        if not (i.isascii() and i.isdigit()): raise UserError(f"{where} has a moment {k!r}.")
+        adam.setdefault(int(i), {})[name] = v.clone()
+    _check_moments(learner, adam, where)
     learner.optimizer.load_state_dict({"state": adam, "param_groups": groups})
 
 def part_of(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:
     "What stands under a name, without it."
     return {k[len(name) + 1:]: v for k, v in tensors.items() if k.startswith(name + ".")}
+
+def _check_moments(learner: Learner, adam: dict[int, dict[str, Tensor]], where: str):
+    "None at all, or of every weight that learns, in its shape."
+    learning = [p for p in learner.model.parameters() if p.requires_grad]
+    if adam and set(adam) != set(range(len(learning))):
+        raise UserError(f"{where} has moments of {len(adam)} weights, not of {len(learning)}.")
+    for i, p in enumerate(learning if adam else ()):
+        for name, x in adam[i].items():
+            if name != "step" and x.shape != p.shape:
+                raise UserError(f"{where}: the moment {name} of weight {i} has another shape.")
 
 # %% ../nbs/api/28_checkpoint.ipynb #2579c2ea
 def save_run(
@@ -55,9 +66,9 @@ def save_run(
     if not all(p.isfinite().all() for p in trainer.policy.parameters()):
         raise NotFinite("The policy's weights are not numbers.")
     if trainer.world.rank: return _save_own(trainer, folder)
-    tensors = {k: v.detach().cpu().contiguous() for k, v in _all_tensors(trainer).items()}
+    tensors = _all_tensors(trainer)
     _meet(trainer)    # all the others have written theirs
-    write_whole(folder/"state.safetensors", lambda p: save_file(tensors, p, _header(trainer)))
+    write_tensors(folder/"state.safetensors", "state", tensors, _header(trainer))
     _meet(trainer)    # now they may delete the ones before
     save_policy(trainer.policy, folder/"policy.safetensors")
     trainer.kept = trainer.done
@@ -89,7 +100,7 @@ def _own_file(folder: Path, rank: int, step: int | str) -> Path:
 def _save_own(trainer, folder: Path):
     "What is this process's own; the one before is kept until the first process has written."
     rank, path = trainer.world.rank, _own_file(folder, trainer.world.rank, trainer.done)
-    write_whole(path, lambda p: save_file(trainer.random_state(), p))
+    write_tensors(path, "state of one process", trainer.random_state())
     _meet(trainer)
     _meet(trainer)
     trainer.kept = trainer.done
@@ -102,49 +113,48 @@ def load_run(
     path: Path, # of a state.safetensors
 ):
     "Go on from a checkpoint of a run with the same configuration."
-    header, tensors = _read_state(path)
+    header, tensors = read_tensors(path, "state", "go on from another copy, or begin again")
+    _check_same(trainer, header, path)
     load_learner(trainer.learner, tensors, str(path))
     reference, sampler = part_of(tensors, "reference"), part_of(tensors, "sampler")
     if reference: load_weights(trainer.reference, reference, str(path))
     if sampler and trainer.sampler is not trainer.policy:
         load_weights(trainer.sampler, sampler, str(path))
-    _check_same(trainer, header, path)
     trainer.controls.good = part_of(tensors, "good") or None
-    trainer.set_random_state(
-        _read_own(path, trainer.world.rank, header) if trainer.world.rank else tensors
-    )
-    guards = json.loads(header.get("guards", "null"))
-    if guards: trainer.controls.load(guards)
-    trainer.done = trainer.kept = int(header["step"])
-    trainer.evaluated = int(header["evaluated"]) - trainer.engine.evaluated
-
-def _read_state(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    own = _read_own(path, trainer.world.rank, header) if trainer.world.rank else tensors
+    guards = parse_json(header.get("guards", "null"), f"the header of {path}")
     try:
-        with safe_open(path, "pt") as f:
-            header, tensors = f.metadata() or {}, {k: f.get_tensor(k) for k in f.keys()}
-    except SafetensorError as e:
-        raise UserError(f"{path} is not a whole checkpoint ({e}).") from None
-    if "step" not in header or not part_of(tensors, "policy"):
-        raise UserError(f"{path} is not the checkpoint of a run; "
-                        "give the folder that chess-grpo train made.")
-    return header, tensors
+        trainer.set_random_state(own)
+        if guards: trainer.controls.load(guards)
+    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as e:
+        raise _not_of_a_run(path, f"{type(e).__name__}: {e}") from None
+    trainer.done = trainer.kept = _number(header, "step", path, trainer.config.steps)
+    trainer.evaluated = _number(header, "evaluated", path) - trainer.engine.evaluated
+
+def _not_of_a_run(path: Path, why: str) -> UserError:
+    return UserError(f"{path} is not the checkpoint of a run ({why}); give the folder that chess-grpo"
+                     " train made.")
+
+def _number(header: dict[str, str], name: str, path: Path, most: int = 2**62) -> int:
+    "A count of the header."
+    said = header.get(name, "")
+    if said.isascii() and said.isdigit() and int(said) <= most: return int(said)
+    raise _not_of_a_run(path, f"its {name} is {said!r}")
 
 def _check_same(trainer, header: dict[str, str], path: Path):
-    kept = config_from(TrainConfig, json.loads(header["config"]), f"the header of {path}")
+    where = f"the header of {path}"
+    kept = config_from(TrainConfig, parse_json(header.get("config", "null"), where), where)
     other = differing(trainer.config, kept)
     if other:
         raise UserError(
             f"{path} is of a run with another {other[0]}; {', '.join(AGAIN)} may differ, "
             "nothing else."
         )
-    shared = header.get("processes", "1")
-    if int(shared) != trainer.world.size:
+    shared = _number(header, "processes", path)
+    if shared != trainer.world.size:
         raise UserError(f"{path} is of a run that {shared} processes shared: resume with as many.")
 
 def _read_own(path: Path, rank: int, header: dict[str, str]) -> dict[str, Tensor]:
-    own = _own_file(path.parent, rank, header["step"])
-    try:
-        with safe_open(own, "pt") as f: return {k: f.get_tensor(k) for k in f.keys()}
-    except (SafetensorError, OSError) as e:
-        raise UserError(f"{own} is missing or broken ({e}): "
-                        "resume with as many processes as the run had.") from None
+    step = _number(header, "step", path)
+    advice = "resume with as many processes as the run had"
+    return read_tensors(_own_file(path.parent, rank, step), "state of one process", advice)[1]

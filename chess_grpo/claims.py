@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Sequence
 
 from .core import SCALES, UserError, data_path, patch, scale
+from .files import read_json, write_json
 from .stats import Figure
 
 # %% ../nbs/api/34_claims.ipynb #5e50bf0e
@@ -160,8 +161,7 @@ def close(self: Review) -> list[Verdict]:
         )
     self.path.parent.mkdir(parents=True, exist_ok=True)
     ordered = [self.verdicts[c] for c in self.claims]
-    text = json.dumps([asdict(v) for v in ordered], indent=1, ensure_ascii=False)
-    self.path.write_text(text + "\n")
+    write_json(self.path, "verdicts", [asdict(v) for v in ordered])
     return ordered
 
 @patch
@@ -175,7 +175,13 @@ def read_verdicts(
     path: str | Path, # a file of Review.close
 ) -> list[Verdict]:
     "The verdicts of one run of a notebook."
-    return [Verdict(**v) for v in json.loads(Path(path).read_text())]
+    rows = read_json(path, "verdicts", "find them again with chess-grpo reproduce")
+    try: found = [Verdict(**row) for row in rows]
+    except TypeError as e: raise UserError(f"{path} holds something else than verdicts: {e}.") from None
+    for v in found:
+        if v.verdict not in VERDICTS or v.scale not in SCALES:
+            raise UserError(f"{path}: {v.id} has no verdict that is known: {v.verdict!r}.")
+    return found
 
 def verdict_sets(
     note: str,

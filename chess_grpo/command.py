@@ -32,10 +32,11 @@ from .config import TrainConfig, note_config, read_config
 from .core import SCALES, UserError, data_path, generator, write_whole
 from .engine import EngineError, EnginePool
 from .judge import kept_out, load_judge
+from .log import interruptible
 from .play import PolicyPlayer, match_result, move_quality, play_match
 from .policy import load_policy
 from .preflight import preflight
-from .pretrain import PretrainConfig, pretrain
+from .pretrain import PretrainConfig, pretrain, pretrain_config
 from .rating import LADDER, compare, notes_match, play_rung, random_openings, rate
 from .run import train
 from .schema import help_of, leaves, read_word
@@ -53,6 +54,7 @@ class Command:
     run: Callable
     options: tuple              # as `option` makes them
     config: type | None = None    # whose keys are options too
+    again: str = "the same command begins again"    # after it was stopped
 
 COMMANDS: dict[str, Command] = {}
 
@@ -62,10 +64,10 @@ def option(*names: str, **how) -> tuple:
     if "help" in how and default not in (None, "", False): how["help"] += f" [{default}]"
     return names, how
 
-def command(name: str, help: str, *options: tuple, config: type | None = None):
+def command(name: str, help: str, *options: tuple, config: type | None = None, **how):
     "Make a command known; its function gets the options, and the keys that were given."
     def known(f: Callable) -> Callable:
-        COMMANDS[name] = Command(help, f, options, config)
+        COMMANDS[name] = Command(help, f, options, config, **how)
         return f
     return known
 
@@ -110,7 +112,8 @@ _NOTE = option(
 
 @command("train", "run GRPO and write a report",
          option("--resume", metavar="RUN", help="go on with a stopped run, such as runs/grpo; steps, minutes, "
-                "processes and wandb may be given anew"), _NOTE, config=TrainConfig)
+                "processes and wandb may be given anew"), _NOTE, config=TrainConfig,
+         again="if a run had begun, its folder keeps a checkpoint: chess-grpo train --resume runs/NAME")
 def _train(args, keys: dict):
     if args.resume and args.note:
         raise UserError("A resumed run has its own configuration: leave --note out.")
@@ -148,7 +151,8 @@ def _share(**values: float):
          option("--depth", type=int, default=4, help="plies searched after each move"),
          option("--random_moves", type=float, default=0.3,
                 help="share of moves played at random; the rest are the best ones"),
-         option("--seed", type=int, default=0, help="of the games"))
+         option("--seed", type=int, default=0, help="of the games"),
+         again="finished shards are kept, and the same command makes the rest")
 def _label(args, keys: dict):
     _at_least(1, shards=args.shards, positions=args.positions, depth=args.depth)
     _share(random_moves=args.random_moves)
@@ -157,9 +161,13 @@ def _label(args, keys: dict):
                               depth=args.depth, random_moves=args.random_moves, exclude=kept_out())
     print(f"{args.shards} shards of {args.positions} positions in {folder.resolve()}")
 
-@command("pretrain", "learn from labelled shards", config=PretrainConfig)
+@command("pretrain", "learn from labelled shards",
+         option("--resume", metavar="RUN", help="go on with a stopped run, such as runs/pretrain; minutes, wandb and "
+                "what the match is may be given anew"), config=PretrainConfig,
+         again="if a run had begun, go on with chess-grpo pretrain --resume runs/NAME")
 def _pretrain(args, keys: dict):
-    result = pretrain(PretrainConfig().but(**keys))
+    config = pretrain_config(Path(args.resume)) if args.resume else PretrainConfig()
+    result = pretrain(config.but(**keys), resume=args.resume)
     last = result.rows[-1]
     match = f"; against Stockfish skill 0 at depth 1: {result.match}" if result.match else ""
     print(
@@ -175,7 +183,8 @@ def _pretrain(args, keys: dict):
          option("--against", default="random", metavar="NAME", help=f"{', '.join(LADDER)}; notes: the notes' own "
                 "evaluation; all: the whole ladder; or another policy.safetensors"),
          option("--openings", type=int, default=50, help="openings of each match, two games each"),
-         option("--pgn", default="", help="a file for the games"))
+         option("--pgn", default="", help="a file for the games"),
+         again="finished matches stand above and in the file of the games")
 def _evaluate(args, keys: dict):
     _at_least(1, openings=args.openings)
     player = PolicyPlayer(load_policy(args.checkpoint))
@@ -418,14 +427,18 @@ def main(argv: list[str] | None = None) -> int: # the exit status
     chosen = COMMANDS[args.command]
     try:
         if unknown: raise _no_option(unknown[0], args, chosen)
-        chosen.run(args, _given(args, chosen.config) if chosen.config else {})
+        with interruptible(): chosen.run(args, _given(args, chosen.config) if chosen.config else {})
     except (UserError, EngineError) as e:
         print(f"chess-grpo: {e}", file=sys.stderr)
         return 2
     except AssertionError as e:
         print(f"chess-grpo {args.command}: {e}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt: return 130
+    except KeyboardInterrupt:
+        print(f"chess-grpo {args.command}: stopped; {chosen.again}.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:    # whoever read has gone, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 def _no_option(word: str, args: argparse.Namespace, chosen: Command) -> UserError:

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SCHEDULES', 'AGAIN', 'RolloutConfig', 'OptimizerConfig', 'StudyConfig', 'TrainConfig', 'check_place', 'left_over',
-           'planned_rate', 'differing', 'read_config', 'note_config']
+           'planned_rate', 'memory_needed', 'check_memory', 'differing', 'read_config', 'note_config']
 
 # %% ../nbs/api/26_config.ipynb #c9e31d96
 import json
@@ -16,11 +16,12 @@ from typing import Callable
 import torch
 
 from .advantages import AdvantageConfig
-from .core import UserError, data_path
+from .board import MOVES
+from .core import UserError, data_path, folder_name, free_memory, parse_json
 from .curriculum import StartConfig
 from .guards import GuardConfig, make_guards
 from .loss import LossConfig
-from .policy import PolicyConfig
+from .policy import NETWORKS, PolicyConfig
 from .rewards import RewardConfig
 from .schema import Config, check, config_from, key, part
 
@@ -28,8 +29,8 @@ from .schema import Config, check, config_from, key, part
 @dataclass(frozen=True)
 class RolloutConfig(Config):
     "How moves are drawn."
-    group: int = key(8, "sampled moves or games a position (G)", least=1)
-    plies: int = key(1, "of a rollout (T)", least=1, also=("depth",))
+    group: int = key(8, "sampled moves or games a position (G)", least=1, most=10_000)
+    plies: int = key(1, "of a rollout (T)", least=1, most=1_000, also=("depth",))
     temperature: float = key(1.0, "of sampling", above=0)
     teacher_ply: float = key(
         0.0,
@@ -63,7 +64,7 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 @dataclass(frozen=True)
 class OptimizerConfig(Config):
     "How the policy learns from a rollout."
-    updates: int = key(1, "optimiser steps a rollout", least=1)
+    updates: int = key(1, "optimiser steps a rollout", least=1, most=1_000)
     sync_every: int = key(
         1, "steps until the policy that samples gets the weights of the one that learns", least=1
     )
@@ -100,12 +101,12 @@ class TrainConfig(Config):
     name: str = key("grpo", "the run is kept in runs/NAME")
     seed: int = key(0, "of weights, positions and moves", least=0, most=2**31 - 1)
     steps: int = key(
-        280, "optimiser steps of the whole run; the schedule is stretched over them", least=1
+        280, "optimiser steps of the whole run; the schedule is stretched over them", least=1, most=10_000_000
     )
     minutes: float | None = key(
         None, "stop here if the steps are not done; none = no limit", above=0, was=0
     )
-    batch: int = key(256, "positions a step (B)", least=1)
+    batch: int = key(256, "positions a step (B)", least=1, most=1_000_000)
     start: str | None = key(None, "a checkpoint to start from; none = random weights", was="")
     network: PolicyConfig = part(PolicyConfig(), "The network")
     starts: StartConfig = part(StartConfig(), "Where rollouts begin")
@@ -149,10 +150,12 @@ def check_place(name: str, device: str):
     "Refuse a name that is no folder's and a device that is not here."
     if device != "cpu" and not torch.cuda.is_available():
         raise UserError(f"device is {device!r}, but there is no such device here; choose cpu.")
-    if not name or Path(name).name != name:
-        raise UserError(f"{name!r} cannot be the name of a folder.")
+    folder_name(name)
 
 def _check_network(c: PolicyConfig, freeze: int):
+    if c.width % c.heads:
+        raise UserError(f"width is {c.width} and heads is {c.heads}: the heads share the width, so it must be a"
+                        " multiple of them.")
     if freeze > c.layers: raise UserError(f"freeze is {freeze}; the network has {c.layers} layers.")
 
 def _check_value(c: TrainConfig):
@@ -188,6 +191,33 @@ def planned_rate(c: TrainConfig, step: int) -> float:
     warm = min(1, (step + 1) / o.warmup if o.warmup else 1)
     return o.learning_rate * warm * left_over(c, step)
 
+# %% ../nbs/api/26_config.ipynb #48b6fa26
+def memory_needed(
+    c: TrainConfig,
+) -> int: # bytes, about; of a process
+    "What a run allocates at most."
+    net = c.network
+    with torch.device("meta"): weights = NETWORKS[net.architecture](net)
+    size = sum(p.numel() for p in weights.parameters())
+    samples = c.batch * c.rollout.group * c.rollout.plies
+    states = c.batch * (1 + c.rollout.group * (c.rollout.plies - 1))
+    layer = 64 * net.width * (14 + 3 * net.expansion)
+    if net.dropout: layer += 15 * net.heads * 64 * 64
+    activations = states * (net.layers * layer + 12 * len(MOVES))
+    return 350_000_000 + 4 * (8 * size + activations + 40 * samples)
+
+def check_memory(
+    needed: int, # bytes
+    device: str,
+    what: str, # what would need them, for the message
+    less: str, # what could be lowered
+):
+    "Refuse what does not fit, before anything is allocated."
+    free = torch.cuda.mem_get_info()[0] if device != "cpu" else free_memory()
+    if free is not None and needed > free:
+        raise UserError(f"{what} would need about {needed / 1e9:.3g} GB of memory, and {free / 1e9:.3g} GB are"
+                        f" free here: lower {less}.")
+
 # %% ../nbs/api/26_config.ipynb #6f5de2bb
 AGAIN = ("steps", "minutes", "processes", "wandb")    # what a resumed run may be given anew
 
@@ -203,8 +233,7 @@ def read_config(folder: Path) -> TrainConfig:
             f"{folder} holds no run that can be resumed: it must contain config.json and "
             "state.safetensors."
         )
-    try: return config_from(TrainConfig, json.loads(path.read_text()), str(path))
-    except json.JSONDecodeError as e: raise UserError(f"{path} is not JSON ({e}).") from None
+    return config_from(TrainConfig, parse_json(path.read_bytes(), path), str(path))
 
 def note_config(
     note: str, # such as "001"

@@ -6,6 +6,9 @@
 __all__ = ['side_by_side']
 
 # %% ../nbs/api/04_parallel.ipynb #662bdcb0
+import ctypes
+import signal
+import sys
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import Callable, Sequence
@@ -16,6 +19,11 @@ from tqdm.auto import tqdm
 from .core import cores
 
 # %% ../nbs/api/04_parallel.ipynb #71da5c3f
+def _begin():
+    "One thread; and on Linux the end of the parent is the end of this process."
+    torch.set_num_threads(1)
+    if sys.platform == "linux": ctypes.CDLL(None).prctl(1, signal.SIGKILL)    # PR_SET_PDEATHSIG
+
 def side_by_side(
     # of one job; an engine is opened in there, because threads and pipes do not survive a fork
     f: Callable,
@@ -25,5 +33,5 @@ def side_by_side(
     "As many jobs at once as there are cores, one thread each; one by one if a GPU is in use."
     if torch.cuda.is_initialized(): return [f(job) for job in tqdm(jobs, desc=desc)]
     processes = max(1, min(cores(), len(jobs)))
-    with ProcessPoolExecutor(processes, get_context("fork"), torch.set_num_threads, (1,)) as pool:
+    with ProcessPoolExecutor(processes, get_context("fork"), _begin) as pool:
         return list(tqdm(pool.map(f, jobs), total=len(jobs), desc=desc))

@@ -15,12 +15,11 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from .board import N_TOKENS, Boards, _tables
-from .core import NotFinite, UserError, write_whole
+from .core import NotFinite, UserError
+from .files import parse_json, read_tensors, write_tensors
 from .schema import Config, check, config_from, key
 
 # %% ../nbs/api/14_policy.ipynb #d1d72221
@@ -78,10 +77,10 @@ def sample_actions(
 @dataclass(frozen=True)
 class PolicyConfig(Config):
     "The shape of a policy network."
-    width: int = key(128, "of the network", least=1)
-    layers: int = key(4, "of the network", least=1)
-    heads: int = key(4, "of its attention", least=1)
-    expansion: int = key(2, "of its feed-forward part", least=1)
+    width: int = key(128, "of the network", least=1, most=16_384)
+    layers: int = key(4, "of the network", least=1, most=512)
+    heads: int = key(4, "of its attention", least=1, most=1024)
+    expansion: int = key(2, "of its feed-forward part", least=1, most=64)
     dropout: float = key(
         0.0, "of the network while it learns; leave it 0 for GRPO", least=0, below=1
     )
@@ -252,26 +251,18 @@ def save_policy(
     "Write weights, config and card, whole or not at all."
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    weights = {k: v.detach().cpu().contiguous() for k, v in policy.state_dict().items()}
     header = {"config": json.dumps(asdict(policy.config)), "card": json.dumps(card or {})}
-    write_whole(path, lambda p: save_file(weights, p, header))
+    write_tensors(path, "policy", policy.state_dict(), header)
 
 def load_policy(
     path: str | Path, # written by `save_policy`
     device: str = "cpu",
 ) -> PolicyNetwork: # in eval mode
     "Read a policy."
-    path = Path(path)
-    if not path.is_file(): raise UserError(f"There is no checkpoint {path}.")
-    try:
-        with safe_open(path, "pt", device=device) as f:
-            config = json.loads((f.metadata() or {}).get("config", "null"))
-            weights = {k: f.get_tensor(k) for k in f.keys()}
-    except SafetensorError as e:
-        raise UserError(f"{path} is not a safetensors file ({e}).") from None
-    if config is None:
-        raise UserError(f"{path} has no config in its header: it was not written by save_policy.")
-    shape = check(config_from(PolicyConfig, config, f"the config of {path.name}"))
+    header, weights = read_tensors(path, "policy")
+    config = parse_json(header.get("config", "null"), f"the config of {path}")
+    shape = check(config_from(PolicyConfig, config, f"the config of {Path(path).name}"))
+    with torch.device("meta"): _check_shapes(NETWORKS[shape.architecture](shape), weights, str(path))
     policy = NETWORKS[shape.architecture](shape).to(device)
     load_weights(policy, weights, str(path))
     return policy.eval()
@@ -281,14 +272,21 @@ def read_card(
     path: str | Path, # written by `save_policy`
 ) -> dict:
     "How a policy was made."
-    with safe_open(path, "pt") as f: return json.loads((f.metadata() or {}).get("card", "{}"))
+    header = read_tensors(path, "policy")[0]
+    return parse_json(header.get("card", "{}"), f"the card of {path}")
 
-def load_weights(policy: nn.Module, weights: dict, where: str):
-    "Copy weights into a network of the same shape, or say what differs."
+def _check_shapes(policy: nn.Module, weights: dict, where: str):
+    "Before anything is made of it: a header can name a network that no machine holds."
     own = policy.state_dict()
-    def same(k: str) -> bool: return k in own and k in weights and own[k].shape == weights[k].shape
+    def same(k: str) -> bool:
+        both = k in own and k in weights
+        return both and own[k].shape == weights[k].shape and own[k].dtype == weights[k].dtype
     wrong = [k for k in sorted(own.keys() | weights.keys()) if not same(k)]
     if wrong:
         raise UserError(f"{where} is a checkpoint of another shape: {wrong[0]} differs "
                         f"({len(wrong)} tensors in all); load it with the config it was made with.")
+
+def load_weights(policy: nn.Module, weights: dict, where: str):
+    "Copy weights into a network of the same shape, or say what differs."
+    _check_shapes(policy, weights, where)
     policy.load_state_dict(weights)

@@ -27,6 +27,7 @@ from .preflight import preflight
 from .schema import check
 from .show import Change, learning_curves, replay_html, report_html
 from .starts import load_openings
+from .stats import bootstrap
 from .train import Trainer, resumed_trainer
 
 # %% ../nbs/api/63_run.ipynb #a42cfc0a
@@ -171,7 +172,8 @@ def steps(self: _Run, trainer: Trainer, log: Log):
         while trainer.done < c.steps and not self.enough(trainer, start):
             row = trainer.step()
             if trainer.done % c.eval_every == 0 or trainer.done == c.steps:
-                row |= quality_row(trainer.quality())
+                quality = trainer.quality()
+                row |= quality_row(quality) | self.warned(trainer, quality)
                 shown["held-out loss"] = f"{row['eval/expected_loss']:.3f}"
             log.write(row)
             self.keep(trainer)
@@ -199,6 +201,18 @@ def _short(row: dict) -> dict[str, str]:
     "For the bar."
     names = {"reward": "train/own_reward", "entropy": "entropy"}
     return {k: f"{row[m]:+.2f}" for k, m in names.items() if m in row}
+
+@patch
+def warned(self: _Run, trainer: Trainer, now: Quality) -> dict:
+    "At the first two looks: a held-out loss that has risen by more than chance is said at once."
+    if trainer.done > 2 * self.config.eval_every: return {}
+    before = move_quality(trainer.reference.eval(), trainer.held_out)
+    low, high = bootstrap(now.losses - before.losses)
+    if low <= 0: return {}
+    text = (f"step {trainer.done}: the held-out loss has risen by {low:.3f} to {high:.3f} (95%) since the start:"
+            " this run unlearns; stop it, and look at the sign and size of what it follows")
+    self.say(text)
+    return {"warning": text}
 
 # %% ../nbs/api/63_run.ipynb #32d40843
 def judged(trainer: Trainer, folder: Path) -> RunResult:

@@ -6,21 +6,19 @@
 __all__ = ['MATE', 'pack_scores', 'unpack_scores', 'score_moves', 'make_shard', 'write_shards', 'Shards']
 
 # %% ../nbs/api/42_shards.ipynb #4e9f0210
-import hashlib
 import json
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Sequence
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 from tqdm.auto import tqdm
 
 from .board import Boards
-from .core import UserError, generator, patch, write_whole
+from .core import UserError, generator, patch
 from .engine import EnginePool
+from .files import parse_json, read_tensors, write_tensors
 from .labels import Labelled, phase_of
 from .sampler import start_scoring
 from .scores import Scores, no_scores
@@ -149,33 +147,33 @@ def _boards_of(tensors: dict[str, Tensor]) -> Boards:
     return Boards(**columns, keys=torch.zeros(len(columns["turn"]), 0, dtype=torch.int64))
 
 # %% ../nbs/api/42_shards.ipynb #2cd32993
-def _digest(tensors: dict[str, Tensor]) -> str:
-    h = hashlib.sha256()
-    for k in sorted(tensors):
-        data = tensors[k].contiguous().numpy().tobytes()
-        h.update(k.encode() + str(tensors[k].dtype).encode() + data)
-    return h.hexdigest()
-
 def _write_shard(path: Path, tensors: dict[str, Tensor], settings: dict):
-    header = {"settings": json.dumps(settings), "sha256": _digest(tensors)}
-    write_whole(path, lambda p: save_file(tensors, p, header))
+    write_tensors(path, "shard", tensors, {"settings": json.dumps(settings)})
 
-def _read_shard(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    try:
-        with safe_open(path, "pt") as f:
-            header, tensors = f.metadata() or {}, {k: f.get_tensor(k) for k in f.keys()}
-    except (SafetensorError, OSError) as e:
-        raise UserError(
-            f"{path} is not a whole shard ({e}): delete it and run chess-grpo label again."
-        ) from None
-    if "sha256" not in header:
-        raise UserError(f"{path} is no shard: it was not written by chess-grpo label.")
-    if _digest(tensors) != header["sha256"]:
-        raise UserError(
-            f"{path} does not have the checksum of its header: delete it and run chess-grpo label"
-            " again."
-        )
-    return tensors, header
+def _read_shard(path: Path) -> tuple[dict[str, Tensor], dict]: # tensors; settings
+    advice = "delete it and run chess-grpo label again"
+    header, tensors = read_tensors(path, "shard", advice)
+    _check_columns(tensors, path)
+    return tensors, parse_json(header.get("settings", "null"), f"the settings of {path}")
+
+def _check_columns(tensors: dict[str, Tensor], path: Path):
+    "Columns of the right type, one row a position, as many scores as legal moves; possible positions."
+    want = _shard(Boards.start(0), torch.zeros(0, dtype=torch.int16), torch.zeros(0))
+    for name, x in want.items():
+        if name not in tensors or tensors[name].dtype != x.dtype or tensors[name].ndim != x.ndim:
+            raise UserError(f"{path} is no shard: its column {name} is missing or of another type.")
+    n = len(tensors["counts"])
+    if tensors["bits"].shape != (n, 8) or any(
+        len(x) != n for k, x in tensors.items() if k != "scores"
+    ):
+        raise UserError(f"{path} is no shard: its columns are not equally long.")
+    boards = _boards_of(tensors)
+    wrong = (~boards.possible()).nonzero()[:, 0].tolist()
+    if wrong: raise UserError(f"{path}: its position {wrong[0]} is no chess position.")
+    moves = boards.legal_mask().sum(1)
+    wrong = (moves != tensors["counts"]).nonzero()[:, 0].tolist()
+    if wrong or len(tensors["scores"]) != moves.sum():
+        raise UserError(f"{path}: its scores are not those of its legal moves.")
 
 # %% ../nbs/api/42_shards.ipynb #8c700e45
 def write_shards(
@@ -200,7 +198,7 @@ def write_shards(
     return folder
 
 def _check_settings(path: Path, settings: dict):
-    was = json.loads(_read_shard(path)[1]["settings"])
+    was = _read_shard(path)[1]
     if was != settings:
         raise UserError(
             f"{path} was made with {was}, not with {settings}: choose another folder, or the same"

@@ -18,7 +18,7 @@ from torch import Tensor
 from .advantages import masked_mean
 from .board import Boards
 from .checkpoint import learner_state, load_learner, load_run, save_run
-from .config import TrainConfig, left_over, planned_rate
+from .config import TrainConfig, check_memory, left_over, memory_needed, planned_rate
 from .core import NotFinite, UserError, World, generator, patch
 from .curriculum import Starts
 from .engine import EnginePool
@@ -48,6 +48,8 @@ class Trainer:
         if c.batch % self.world.size:
             raise UserError(f"batch is {c.batch}; it must be a multiple of the {self.world.size} "
                             "processes that share it.")
+        mine = c.but(batch=max(1, c.batch // self.world.size))
+        check_memory(memory_needed(mine), c.device, "This run", "batch, group, plies, width or layers")
         self.done, self.kept, self.evaluated = 0, None, 0    # kept: the step of the last checkpoint
         self.policy = start_policy(c).to(c.device)
         self.reference = copy.deepcopy(self.policy).eval()

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from ..board import MOVES
-from ..core import UserError, patch, write_whole
+from ..core import UserError, patch
+from ..files import parse_json, read_tensors, write_tensors
 
 try:
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
@@ -328,30 +329,28 @@ def save_text_model(
     **card, # how it was made, in figures
 ):
     "Keep the small model."
-    from safetensors.torch import save_file
     c = model.config
     shape = {"width": c.n_embd, "layers": c.n_layer, "heads": c.n_head}
     own = {k: v for k, v in model.state_dict().items() if k != "lm_head.weight"}
-    state = {k: v.detach().contiguous().clone() for k, v in own.items()}
+    state = {k: v.detach().clone() for k, v in own.items()}
     meta = {"text_model": json.dumps(shape), "card": json.dumps(card)}
-    write_whole(Path(path), lambda p: save_file(state, str(p), meta))
+    write_tensors(path, "text model", state, meta)
 
 # %% ../../nbs/api/53_text_model.ipynb #0c5378ae
-def _read_file(path: str) -> tuple[dict[str, str], dict[str, Tensor]]: # metadata, weights
-    "What a file of `save_text_model` holds."
-    from safetensors import SafetensorError, safe_open
-    try:
-        with safe_open(path, "pt") as f:
-            meta, state = f.metadata() or {}, {k: f.get_tensor(k) for k in f.keys()}
-    except (OSError, SafetensorError) as e:
-        raise UserError(f"{path} cannot be read: {e}.") from None
-    if "text_model" not in meta: raise UserError(f"{path} does not hold a text model.")
-    return meta, state
+def _shape_of(meta: dict[str, str], path: str) -> dict[str, int]:
+    "Width, layers and heads, if they can be those of a model."
+    shape = parse_json(meta.get("text_model", "null"), f"the header of {path}")
+    names = ("width", "layers", "heads")
+    def good(x): return type(x) is int and 1 <= x <= 16_384
+    right = isinstance(shape, dict) and set(shape) == set(names) and all(map(good, shape.values()))
+    if right and shape["layers"] <= 512 and shape["width"] % shape["heads"] == 0: return shape
+    raise UserError(f"{path} does not say which text model it holds: {shape!r}.")
 
 def _load_file(path: str) -> GPT2LMHeadModel:
     "The small model of a file."
-    meta, state = _read_file(path)
-    model, other = small_model(**json.loads(meta["text_model"])), "was written by another version"
+    meta, state = read_tensors(path, "text model")
+    shape, other = _shape_of(meta, path), "was written by another version"
+    model = small_model(**shape)
     try: missing, unexpected = model.load_state_dict(state, strict=False)
     except RuntimeError as e:
         raise UserError(f"{path} {other}: {str(e).splitlines()[-1].strip()}") from None
