@@ -11,6 +11,7 @@ import difflib
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -32,7 +33,7 @@ from .config import TrainConfig, note_config, read_config
 from .core import SCALES, UserError, data_path, generator, write_whole
 from .engine import EngineError, EnginePool
 from .judge import kept_out, load_judge
-from .log import interruptible
+from .log import StopSignal, interruptible
 from .play import PolicyPlayer, match_result, move_quality, play_match
 from .policy import load_policy
 from .preflight import preflight
@@ -233,8 +234,8 @@ def _write_games(path: Path, games: list):
          option("--checkpoint", required=True, help="a policy.safetensors"),
          option("--temperature", type=float, default=0.0, help="of drawn moves; 0 = the likeliest move"))
 def _uci(args, keys: dict):
-    if args.temperature < 0:
-        raise UserError(f"temperature is {args.temperature}; it must not be negative.")
+    if not 0 <= args.temperature < float("inf"):
+        raise UserError(f"temperature is {args.temperature}; it must be a number of at least 0.")
     torch.set_num_threads(1)    # one position at a time
     name = f"chess_grpo {Path(args.checkpoint).parent.name}".strip()
     Uci(load_policy(args.checkpoint), name, args.temperature).run(sys.stdin)
@@ -344,20 +345,21 @@ def _claims(args, keys: dict):
          option("--environment", type=int, default=60_000, help="samples of the environment task"),
          option("--test", type=int, default=1000, help="of all of them, the last ones are for testing"),
          option("--depth", type=int, default=4, help="plies searched for the five best moves"),
-         option("--seed", type=int, default=0, help="of the games"))
+         option("--seed", type=int, default=0, help="of the games"),
+         again="finished parts are kept, and the same command makes the rest")
 def _text_data(args, keys: dict):
     from chess_grpo.text.samples import make_samples, write_samples
     if min(args.policy, args.environment) < 0 or not 0 < args.test < args.policy + args.environment:
         raise UserError(f"test is {args.test}; it must be above 0 and leave some of the "
                         f"{args.policy + args.environment} samples for training.")
     with EnginePool() as engine:
-        samples = make_samples(
-            args.policy, args.environment, args.seed, engine, args.depth, progress=True
-        )
+        parts = Path(args.folder)/"parts"
+        samples = make_samples(args.policy, args.environment, args.seed, engine, args.depth, progress=True,
+                               keep=parts)
     folder = Path(args.folder)
-    folder.mkdir(parents=True, exist_ok=True)
     write_samples(folder/"train.parquet", samples[:-args.test])
     write_samples(folder/"test.parquet", samples[-args.test:])
+    shutil.rmtree(parts, ignore_errors=True)    # they have done their work
     print(
         f"{len(samples) - args.test} samples to learn from and {args.test} for testing in"
         f" {folder.resolve()}"
@@ -365,35 +367,43 @@ def _text_data(args, keys: dict):
 
 # %% ../nbs/api/64_command.ipynb #d9ae48f6
 @command("text-train", "train the small text model on samples, and say how well it answers held-out prompts",
-         option("--data", default="runs/text", help="a folder of text-data, or the name of a data set such as "
-                "jrahn/rookworld_7m"),
+         option("--data", default="runs/text", help="a folder of text-data, or a data set to be fetched, such as "
+                "hub:jrahn/rookworld_7m"),
          option("--out", default="runs/text/text_model.safetensors", help="the file of the model"),
          option("--start", default="", help="a text model to go on from; empty = random weights"),
          option("--most", type=int, default=1_000_000, help="samples to read at most"),
-         option("--minutes", type=float, default=15.0, help="of training"),
+         option("--minutes", type=float, default=15.0, help="of training; 0 = the steps decide"),
+         option("--steps", type=int, default=1000, help="of training, where minutes is 0: then a run that was stopped "
+                "and gone on with takes the same steps, to the bit"),
          option("--batch", type=int, default=48, help="samples a step"),
          option("--bf16", default="yes", metavar="YES_NO", help="compute in bfloat16; no where the processor does not "
                 "know it"),
-         option("--seed", type=int, default=0, help="of weights and order"))
+         option("--seed", type=int, default=0, help="of weights and order"),
+         again="the same command goes on from the state beside the file of the model")
 def _text_train(args, keys: dict):
     from chess_grpo.text.fit import answers, fit_text
     from chess_grpo.text.model import chess_tokenizer, load_text_model, save_text_model, small_model
-    if not 0 < args.minutes: raise UserError(f"minutes is {args.minutes}; it must be above 0.")
+    if not 0 <= args.minutes < 10**6: raise UserError(f"minutes is {args.minutes}; it must not be negative.")
+    _at_least(1, batch=args.batch, steps=args.steps, most=args.most)
     if args.bf16 not in ("yes", "no"):
         raise UserError(f"bf16 is {args.bf16!r}; it must be yes or no.")
     train_set, test_set = _read_texts(args.data, {"train": args.most, "test": 1000})
     model, tokenizer = (load_text_model(args.start) if args.start
                         else (small_model(seed=args.seed), chess_tokenizer()))
-    losses = fit_text(
-        model, tokenizer, train_set, args.minutes, batch=args.batch, bf16=args.bf16 == "yes",
-        seed=args.seed, progress=True
-    )
+    state = Path(args.out).with_suffix(".state.safetensors")
+    if state.exists(): print(f"going on from {state}")
+    with StopSignal() as stop:
+        losses = fit_text(
+            model, tokenizer, train_set, args.minutes, args.steps, batch=args.batch,
+            bf16=args.bf16 == "yes", seed=args.seed, progress=True, keep=state, stop=lambda: stop.asked
+        )
+    if stop.asked: raise KeyboardInterrupt
     figures = {
-        k: (v.mean().item(), *bootstrap(v)) for k, v in answers(model, tokenizer, test_set).items()
+        k: (v.mean().item(), *bootstrap(v))
+        for k, v in answers(model, tokenizer, test_set).items() if len(v)
     }
     for name, (value, low, high) in figures.items():
         print(f"{name:12s}{value:.1%} ({low:.1%} to {high:.1%})")
-    Path(args.out).parent.mkdir(parents=True, exist_ok=True)
     save_text_model(
         model,
         args.out,
@@ -401,10 +411,11 @@ def _text_train(args, keys: dict):
         start=Path(args.start).name,
         samples=len(train_set),
         steps=len(losses),
-        seconds=round(60 * args.minutes),
+        minutes=args.minutes,
         loss=round(sum(losses[-50:]) / len(losses[-50:]), 4),
         **{k: round(v[0], 4) for k, v in figures.items()}
     )
+    state.unlink(missing_ok=True)
     print(Path(args.out).resolve())
 
 def _read_texts(source: str, most: dict[str, int]) -> list[list]:
@@ -412,7 +423,7 @@ def _read_texts(source: str, most: dict[str, int]) -> list[list]:
     from chess_grpo.text.tasks import load_texts, read_samples
     dropped: Counter = Counter()
     found = [
-        list(islice(read_samples(load_texts(source, split), dropped), n))
+        list(islice(read_samples(load_texts(source, split, dropped), dropped), n))
         for split, n in most.items()
     ]
     if dropped:

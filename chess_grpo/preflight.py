@@ -20,7 +20,7 @@ from chess_grpo.checks import (
     check_saturation, check_signal, check_step, step_size
 )
 from .config import planned_rate
-from .core import generator
+from .core import NotFinite, generator
 from .learner import Batch, Learner, gradient_budget, seeded
 from .loss import grpo_loss
 from .policy import PolicyNetwork
@@ -183,5 +183,8 @@ def _of_steps(run: Trainer, trial: Learner, batch: Batch) -> list[Check]:
         for _ in range(c.optimizer.updates)
     ]
     rates += [rate] * (100 - len(rates))
-    step = step_size(trial.model.parameters(), every, update, rates)
+    try: step = step_size(trial.model.parameters(), every, update, rates)
+    except NotFinite as e:
+        remedy = "one update leaves no numbers: lower the learning rate"
+        return [Check("numbers after one update", str(e), "finite", "fault", remedy, ("step too large",))]
     return [check_direction(*losses), *check_step(step)]

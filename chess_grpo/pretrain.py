@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from .checkpoint import part_of
+from .checkpoint import moments_of, part_of
 from .config import check_place
 from .core import NotFinite, UserError, generator, parse_json, patch, write_whole
 from .files import read_tensors, write_tensors
@@ -349,7 +349,7 @@ def load(self: _Pretraining, folder: Path):
     try:
         load_weights(self.policy, part_of(tensors, "policy"), str(path))
         for j, (o, _) in enumerate(self.optimizers):
-            o.load_state_dict({"state": _moments(part_of(tensors, f"optimizer.{j}")),
+            o.load_state_dict({"state": moments_of(part_of(tensors, f"optimizer.{j}")),
                                "param_groups": o.state_dict()["param_groups"]})
         self.generator.set_state(tensors["generator"])
         self.data.order, self.dice = tensors["order"], tensors["dice"]
@@ -358,13 +358,6 @@ def load(self: _Pretraining, folder: Path):
     except (KeyError, ValueError, RuntimeError, TypeError) as e:
         if isinstance(e, UserError): raise
         raise UserError(f"{path} is not of a pretraining run ({type(e).__name__}: {e}).") from None
-
-def _moments(tensors: dict[str, Tensor]) -> dict[int, dict[str, Tensor]]:
-    out: dict[int, dict[str, Tensor]] = {}
-    for k, v in tensors.items():
-        i, name = k.split(".")
-        out.setdefault(int(i), {})[name] = v
-    return out
 
 def pretrain_config(
     folder: Path, # of a run

@@ -6,16 +6,20 @@
 __all__ = ['encoded', 'supervised_loss', 'fit_text', 'answers']
 
 # %% ../../nbs/api/54_text_fit.ipynb #505551f2
+import json
 import math
 import time
-from typing import Iterator, Sequence
+from pathlib import Path
+from typing import Callable, Iterator, Sequence
 
 import chess
 import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from ..core import UserError, generator
+from ..checkpoint import moments_of, part_of
+from ..core import UserError, generator, parse_json
+from ..files import read_tensors, write_tensors
 from .model import Sampling, generate
 from .tasks import Sample, parse_policy, parse_transition
 
@@ -107,12 +111,16 @@ def _batch_losses(
     batch: int,
     seed: int, # of the order
     bf16: bool, # autocast to bfloat16
+    skip: int = 0, # batches that were learned from before
 ) -> Iterator[Tensor]: # scalars with a gradient
     "The loss of one batch after the other, without end."
     lengths = (counts * torch.arange(1, counts.shape[1] + 1)).amax(1)
     order, device = generator(seed), tokens.device.type
     while True:
         for rows in _batches(lengths, batch, order):
+            if skip:
+                skip -= 1
+                continue
             keep = int(lengths[rows].max())
             with torch.autocast("cpu" if device == "cpu" else "cuda", torch.bfloat16, enabled=bf16):
                 loss = supervised_loss(
@@ -133,6 +141,34 @@ def _share(
     return (time.monotonic() - clock) / (60 * minutes)
 
 # %% ../../nbs/api/54_text_fit.ipynb #c817d585
+def _save_fit(path: Path, model: PreTrainedModel, optimizers, losses: list[float], seconds: float, told: dict):
+    "What the next step depends on."
+    own = {k: v for k, v in model.state_dict().items() if k != "lm_head.weight"}    # that one is tied
+    tensors = {f"model.{k}": v.clone() for k, v in own.items()}
+    for j, (o, _) in enumerate(optimizers):
+        for i, moments in o.state_dict()["state"].items():
+            tensors |= {f"optimizer.{j}.{i}.{k}": torch.as_tensor(v).clone() for k, v in moments.items()}
+    tensors |= {"losses": torch.tensor(losses, dtype=torch.float64), "dice": torch.get_rng_state()}
+    header = {"settings": json.dumps(told), "seconds": repr(seconds)}
+    write_tensors(path, "state of text training", tensors, header)
+
+def _load_fit(path: Path, model: PreTrainedModel, optimizers, told: dict) -> tuple[list[float], float, Tensor]:
+    "Losses and seconds so far, and what dropout draws from; model and optimisers are put back."
+    header, tensors = read_tensors(path, "state of text training", "delete it and begin again")
+    kept = parse_json(header.get("settings", "null"), f"the settings of {path}")
+    if kept != told:
+        raise UserError(f"{path} is of another training, with {kept}, not {told}: delete it to begin again,"
+                        " or go on with the same settings.")
+    try:
+        missing, unexpected = model.load_state_dict(part_of(tensors, "model"), strict=False)
+        if unexpected or set(missing) - {"lm_head.weight"}: raise KeyError("weights")
+        for j, (o, _) in enumerate(optimizers):
+            state = moments_of(part_of(tensors, f"optimizer.{j}"))
+            o.load_state_dict({"state": state, "param_groups": o.state_dict()["param_groups"]})
+        return tensors["losses"].tolist(), float(header["seconds"]), tensors["dice"]
+    except (KeyError, ValueError, RuntimeError) as e:
+        raise UserError(f"{path} is not of this model ({type(e).__name__}); delete it to begin again.") from None
+
 def fit_text(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
@@ -146,21 +182,34 @@ def fit_text(
     bf16: bool = False, # autocast to bfloat16
     seed: int = 0, # of the order
     progress: bool = False,
+    # a .safetensors file that is written every `keep_every` steps and when it is stopped; if it is there,
+    # the training goes on from it, with the same bits where the steps decide
+    keep: str | Path | None = None,
+    keep_every: int = 200, # steps
+    stop: Callable[[], bool] = lambda: False, # asked after each step; True = leave it there
 ) -> list[float]:    # the loss of each step
     "Supervised learning; epochs in a new order each, batches of texts of like length."
     if not samples or (steps < 1 and not minutes):
         raise UserError(f"There is nothing to do: {len(samples)} samples, {steps} steps.")
-    optimizers, losses = _optimizers(model, learning_rate, matrix_rate), []
-    batch_losses = _batch_losses(model, *encoded(samples, tokenizer), batch, seed, bf16)
-    clock, most = time.monotonic(), None if minutes else steps
+    optimizers, losses, seconds = _optimizers(model, learning_rate, matrix_rate), [], 0.0
+    told = {"samples": len(samples), "minutes": minutes, "steps": steps, "batch": batch, "seed": seed,
+            "rates": [learning_rate, matrix_rate, warmup], "bf16": bf16}
+    if keep and Path(keep).exists():
+        losses, seconds, dice = _load_fit(Path(keep), model, optimizers, told)
+        torch.set_rng_state(dice)
+    batch_losses = _batch_losses(model, *encoded(samples, tokenizer), batch, seed, bf16, len(losses))
+    clock, most = time.monotonic() - seconds, None if minutes else steps
+    def save(): _save_fit(Path(keep), model, optimizers, losses, time.monotonic() - clock, told)
     model.train()
-    with tqdm(total=most, disable=not progress, unit="step") as bar:
-        while (done := _share(len(losses), steps, clock, minutes)) < 1:
+    with tqdm(total=most, initial=len(losses), disable=not progress, unit="step") as bar:
+        while (done := _share(len(losses), steps, clock, minutes)) < 1 and not stop():
             loss = next(batch_losses)
             _learn(model, optimizers, loss, lambda top: _rate(top, len(losses), warmup, done))
             losses.append(loss.item())
+            if keep and len(losses) % keep_every == 0: save()
             bar.update()
             bar.set_postfix(loss=f"{losses[-1]:.3f}")
+    if keep: save()
     model.eval()
     return losses
 

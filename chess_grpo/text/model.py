@@ -20,6 +20,7 @@ from torch import Tensor
 from ..board import MOVES
 from ..core import UserError, patch
 from ..files import parse_json, read_tensors, write_tensors
+from .tasks import HUB
 
 try:
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
@@ -361,16 +362,21 @@ def _load_file(path: str) -> GPT2LMHeadModel:
 
 # %% ../../nbs/api/53_text_model.ipynb #92625049
 def load_text_model(
-    # a .safetensors file of save_text_model, a folder, or the name of a causal language model such
-    # as jrahn/RookWorld-LM-124M
+    # a .safetensors file of save_text_model, a folder, or a causal language model of the hub, such as
+    # hub:jrahn/RookWorld-LM-124M; nothing else is fetched
     path: str | Path,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     "A model in eval mode, and its tokenizer."
     if str(path).endswith(".safetensors"): return _load_file(str(path)), chess_tokenizer()
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    named = str(path).startswith(HUB)
+    if not named and not Path(path).is_dir():
+        raise UserError(f"{path} is neither a file nor a folder; a model to be fetched is named so:"
+                        f" {HUB}jrahn/RookWorld-LM-124M.")
+    path, only = str(path).removeprefix(HUB), {"use_safetensors": True, "local_files_only": not named}
     try:
-        model = AutoModelForCausalLM.from_pretrained(path, use_safetensors=True)
-        tokenizer = AutoTokenizer.from_pretrained(path)
+        model = AutoModelForCausalLM.from_pretrained(path, **only)
+        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=not named)
     except (OSError, ValueError) as e:
         raise UserError(
             f"{path} is neither a file nor a model that can be had: {str(e).splitlines()[0]}"

@@ -8,7 +8,7 @@ __all__ = ['top_moves', 'policy_samples', 'play_texts', 'make_samples', 'write_s
 # %% ../../nbs/api/51_samples.ipynb #bc57f628
 import itertools
 import random
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Sequence
 
@@ -19,6 +19,7 @@ from tqdm.auto import tqdm
 from ..board import MOVES, Boards, random_actions
 from ..core import UserError, data_path, generator, write_whole
 from ..engine import EnginePool, Line, go_command
+from ..files import read_json, write_json
 from ..policy import load_policy, sample_actions
 from chess_grpo.text.tasks import (
     PolicyAnswer, Sample, environment_prompt, policy_prompt, transition
@@ -124,14 +125,24 @@ def _environment_sample(
 def _many_policy_samples(
     fens: Sequence[str], # games not over
     engine: EnginePool,
-    rng: random.Random,
+    seed: int, # shuffles the moves; each part has its own generator
     depth: int, # of the search
+    keep: Path | None, # a folder for the parts, so that a run that was stopped need not make them again
     progress: bool,
 ) -> list[Sample]:
-    "Policy samples with a bar."
-    chunks = [fens[i:i + 512] for i in range(0, len(fens), 512)]
-    bar = tqdm(chunks, desc="policy samples", disable=not progress)
-    return [s for chunk in bar for s in policy_samples(chunk, engine, rng, depth)]
+    "Policy samples, 512 at a time, with a bar."
+    bar = tqdm(range(0, len(fens), 512), desc="policy samples", disable=not progress)
+    def part(i: int) -> list[Sample]:
+        some, rng = fens[i:i + 512], random.Random(f"{seed} {i}")
+        made_of = {"engine": engine.name, "depth": depth, "seed": seed, "fens": some}
+        path = keep/f"part_{i:08d}.json" if keep else None
+        if path and path.exists():
+            kept = read_json(path, "part of text data", "delete it and run text-data again")
+            if kept["of"] == made_of: return [Sample(**s) for s in kept["samples"]]
+        found = policy_samples(some, engine, rng, depth)
+        if path: write_json(path, "part of text data", {"of": made_of, "samples": [asdict(s) for s in found]})
+        return found
+    return [s for i in bar for s in part(i)]
 
 # %% ../../nbs/api/51_samples.ipynb #d042c4c8
 def make_samples(
@@ -144,6 +155,7 @@ def make_samples(
     # to take them from, played side by side; 0 = as few as it takes, so that many are from one game
     games: int = 0,
     progress: bool = False,
+    keep: Path | None = None, # a folder for parts: who is stopped goes on from there
 ) -> list[Sample]:    # in random order, no prompt twice
     "A data set."
     rng, most = random.Random(seed), max(policy, environment)
@@ -157,7 +169,7 @@ def make_samples(
     plies = itertools.islice(unique.values(), environment)
     out = [_environment_sample(*ply, rng, illegal) for ply in plies]
     fens = list(itertools.islice(unique, len(unique) - policy, None))
-    out += _many_policy_samples(fens, engine, rng, depth, progress)
+    out += _many_policy_samples(fens, engine, seed, depth, keep, progress)
     rng.shuffle(out)
     return out
 
