@@ -1,5 +1,6 @@
 # make train   set up, then train for a few minutes and write a report    (ARGS="--seed 1" passes options on)
 # make test    set up, then run every notebook's tests at scale smoke
+# make soak     set up, then try faults of every kind for MINUTES (30), going on where the last soak ended
 # make setup   .venv, CPU torch, the package, Stockfish; quick when it is all there   (CUDA=1 takes a GPU build of torch)
 # make export  write chess_grpo/ and README.md from the notebooks
 
@@ -10,7 +11,7 @@ CPU_TORCH := --index-url https://download.pytorch.org/whl/cpu
 VENV = $(shell $(PYTHON) -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])' 2>/dev/null)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: train test setup stockfish export clean
+.PHONY: train test soak setup stockfish export clean
 
 train: setup
 	$(BIN)/chess-grpo train $(ARGS)
@@ -19,6 +20,9 @@ test: setup
 	$(BIN)/python .ci/check.py $(ARGS)
 
 setup: stockfish .venv/installed
+
+soak: setup
+	$(BIN)/chess-grpo soak --minutes $(or $(MINUTES),30) $(ARGS)
 
 export: setup
 	$(BIN)/python .ci/check.py --export

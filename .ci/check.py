@@ -5,7 +5,9 @@
     python .ci/check.py --export   write chess_grpo/ and README.md instead
     python .ci/check.py --nbdev3   only: does nbdev 3 export the same library? (in an environment of its own)
 """
+import configparser
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -23,6 +25,26 @@ LIBRARY = ROOT/"chess_grpo"
 NBDEV3 = "nbdev==3.3.26"
 
 
+SETTINGS = configparser.ConfigParser()
+SETTINGS.read(ROOT/"settings.ini")
+INSTALL = re.compile(r'%pip install -q (\\"[^"]+"|[^\s"]+)')    # of a notebook's first cell
+
+
+def installs(write: bool = False) -> list[str]:
+    "Notebooks install this package by its name and version, and both stand in settings.ini alone."
+    name, version = SETTINGS["DEFAULT"]["lib_name"], SETTINGS["DEFAULT"]["version"]
+    ours, wrong = re.compile(rf'\\"{name}(\[text\])?==[^"\\]+\\"'), []
+    for path in sorted(ROOT.glob("nbs/**/*.ipynb")):
+        text = path.read_text()
+        right = ours.sub(lambda m: f'\\"{name}{m[1] or ""}=={version}\\"', text)
+        if write and right != text: path.write_text(right)
+        odd = [m[1] for m in INSTALL.finditer(right) if not ours.fullmatch(m[1])]
+        rel = path.relative_to(ROOT)
+        if odd: wrong.append(f"{rel} installs {odd[0]}, not {name}=={version}")
+        elif right != text and not write: wrong.append(f"{rel} installs another version than {version}: make export")
+    return wrong
+
+
 def readme() -> str:
     "README.md, as nbs/index.ipynb makes it; its pictures lie in nbs/images."
     notebook = nbformat.read(ROOT/"nbs/index.ipynb", 4)
@@ -36,6 +58,7 @@ def library(folder: Path = LIBRARY) -> dict[str, str]:
 
 
 def export():
+    installs(write=True)
     subprocess.run([BIN/"nbdev_export"], cwd=ROOT, check=True)
     (ROOT/"README.md").write_text(readme())
 
@@ -124,7 +147,8 @@ def main() -> int:
     if "--export" in words:
         export()
         return 0
-    wrong = same_with_nbdev3() if "--nbdev3" in words else in_step() + in_style() + narrow() + numbered_once()
+    checks = installs, in_step, in_style, narrow, numbered_once
+    wrong = same_with_nbdev3() if "--nbdev3" in words else [line for f in checks for line in f()]
     if not words: wrong += same_with_nbdev3()
     for line in wrong: print(line, flush=True)
     if "--nbdev3" in words: return 1 if wrong else 0

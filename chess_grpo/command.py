@@ -288,6 +288,16 @@ def _bench(args, keys: dict):
         raise UserError(f"device is {args.device!r}, but there is no such device here; choose cpu.")
     bench(args.out, args.quick, args.device)
 
+@command("soak", "try faults of every kind for as long as you like, and go on where the last soak ended",
+         option("--minutes", type=float, default=30.0, help="a round that has begun is finished"),
+         option("--folder", default="runs/soak", help="where it is kept what was tried"),
+         option("--kind", action="append", default=[], help="only this kind; may be given more than once"),
+         again="what was tried is kept, and the same command goes on")
+def _soak(args, keys: dict):
+    from chess_grpo.soak import soak
+    for name, (cases, seeds, seconds) in soak(args.minutes, args.folder, tuple(args.kind)).items():
+        print(f"{name:30s}{cases:12,} cases {seeds:5d} seeds {seconds:8.0f} s")
+
 # %% ../nbs/api/64_command.ipynb #42feb0b1
 @command("reproduce", "run the notebook of a research note and print its verdicts",
          option("note", choices=NOTES),

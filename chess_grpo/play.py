@@ -78,6 +78,10 @@ class EnginePlayer:
     def on_a_clock(self) -> bool: return "movetime" in self.go
 
 # %% ../nbs/api/32_play.ipynb #a42cfc0a
+def _one_line(text: str) -> str:
+    "What a PGN header may hold: no line breaks, and no marks that would end it."
+    return "".join(x if x.isprintable() else " " for x in text).replace("\\", "/").replace('"', "'")
+
 @dataclass(frozen=True)
 class Game:
     "One finished game."
@@ -93,11 +97,12 @@ class Game:
         board = chess.Board()
         for m in self.moves: board.push_uci(m)
         game = chess.pgn.Game.from_board(board)
-        game.headers.update(
+        said = dict(
             Event=event, Site="?", Round=str(round), White=self.white, Black=self.black,
             Result={1.0: "1-0", 0.5: "1/2-1/2", 0.0: "0-1"}[self.result],
             Opening=self.opening.name, Termination=self.why,
         )
+        game.headers.update({k: _one_line(v) for k, v in said.items()})
         return str(game) + "\n"
 
 # %% ../nbs/api/32_play.ipynb #db531399
@@ -172,7 +177,13 @@ def push(self: _Match) -> int:    # games that ended
     "Play the moves that were chosen."
     moved = self.action >= 0
     rows, actions = moved.nonzero()[:, 0].tolist(), self.action[moved].tolist()
-    new = self.boards[moved].push(self.action[moved])
+    before = self.boards[moved]
+    legal = before.legal_mask().gather(1, self.action[moved][:, None])[:, 0]
+    if not legal.all():
+        i = int((~legal).nonzero()[0])
+        name = (self.a if before.turn[i] == self.a_white[rows[i]] else self.b).name
+        raise UserError(f"{name} chose {MOVES[actions[i]]} in {before.fens()[i]}, which is not legal there.")
+    new = before.push(self.action[moved])
     self.boards = put_rows(self.boards, moved, new)
     self.action[moved] = -1
     for i, m in zip(rows, actions): self.moves[i].append(MOVES[m])

@@ -20,7 +20,7 @@ from torch import Tensor
 from ..board import MOVES
 from ..core import UserError, patch
 from ..files import parse_json, read_tensors, write_tensors
-from .tasks import HUB
+from ..games import HUB
 
 try:
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
