@@ -148,13 +148,15 @@ def _configurations(seed: int, folder: Path) -> int:
         assert again == found, f"{values} is another configuration when it is read again"
     return 400
 
+_SIGNS = "()[]{};%$\"\\\n .01O-KQxe4\0é"
+
 @kind("spoilt games")
 def _games(seed: int, folder: Path) -> int:
     rng, path = random.Random(seed), folder/"games.pgn"
     text = "".join(f'[Event "{i}"]\n\n1. e4 e5 2. Nf3 (2. f4 exf4) Nc6 {{a word}} 3. Bb5 a6 $1 *\n\n' for i in range(5))
     for _ in range(200):
         share = rng.choice([.005, .02, .1])
-        path.write_text("".join(rng.choice("()[]{};%$\"\\\n .01O-KQxe4\0é") if rng.random() < share else x for x in text))
+        path.write_text("".join(rng.choice(_SIGNS) if rng.random() < share else x for x in text))
         for g in read_pgn(path): chess.Board().push_uci(g.moves[0])
     return 200
 
