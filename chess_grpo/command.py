@@ -237,6 +237,7 @@ def _uci(args, keys: dict):
     if not 0 <= args.temperature < float("inf"):
         raise UserError(f"temperature is {args.temperature}; it must be a number of at least 0.")
     torch.set_num_threads(1)    # one position at a time
+    sys.stdin.reconfigure(encoding="utf-8", errors="replace")    # what is no text is no command either
     name = f"chess_grpo {Path(args.checkpoint).parent.name}".strip()
     Uci(load_policy(args.checkpoint), name, args.temperature).run(sys.stdin)
 

@@ -55,6 +55,8 @@ def generator(
     device: str = "cpu", # where the numbers are drawn
 ) -> torch.Generator:
     "A generator with a seed, for the functions here that draw random numbers."
+    if not isinstance(seed, int) or not -2**63 <= seed < 2**63:
+        raise UserError(f"seed is {seed!r}; it must be a whole number of at most 63 bits.")
     return torch.Generator(device).manual_seed(seed)
 
 # %% ../nbs/api/00_core.ipynb #58032837
@@ -178,7 +180,10 @@ class World:
     "The processes that share this run."
     def __init__(self):
         self.rank, self.size = 0, 1
-        if int(os.environ.get("WORLD_SIZE", "1")) < 2: return
+        size = os.environ.get("WORLD_SIZE", "1")
+        if not size.isdigit():
+            raise UserError(f"WORLD_SIZE is {size!r}; a launcher sets it to the number of processes.")
+        if int(size) < 2: return
         state = _process_state()
         self.rank, self.size = state.process_index, state.num_processes
 

@@ -6,7 +6,7 @@
 __all__ = ['label', 'phase_of', 'Labelled', 'labelled_from', 'load_labelled']
 
 # %% ../nbs/api/41_labels.ipynb #0f1b20f2
-import json
+import re
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from .board import ACTIONS, MOVES, Boards
-from .core import UserError, data_path
+from .board import MOVES, Boards, action_of
+from .core import UserError, data_path, parse_json
 from .engine import EnginePool, Line
 from .scores import Scores
 from .starts import PHASES, piece_count
@@ -81,16 +81,19 @@ class Labelled:
         return self._legal(self.scores.centipawns(1_000_000))
 
 # %% ../nbs/api/41_labels.ipynb #67cc1775
+_MATE = re.compile(r"#-?\d{1,3}", re.ASCII)
+
 def labelled_from(
     records: Sequence[dict], # as `label` makes them
 ) -> Labelled:
     "Records as tensors."
+    _check_records(records)
     boards = Boards.from_fens([r["fen"] for r in records])
     cp, mate, moves = torch.zeros(3, len(records), len(MOVES), dtype=torch.int32)
     known = torch.zeros(len(records), len(MOVES), dtype=torch.bool)
     for i, r in enumerate(records):
         for uci, v in r["moves"].items():
-            a = ACTIONS[uci]
+            a = action_of(uci)
             known[i, a] = True
             if isinstance(v, str):
                 mate[i, a] = -1 if v.startswith("#-") else 1
@@ -104,14 +107,34 @@ def labelled_from(
         )
     return Labelled(boards, Scores(cp, mate, moves), [r["phase"] for r in records])
 
+def _check_records(records: Sequence[dict]):
+    "`UserError` names the first record that is none, and what of it."
+    def is_score(v) -> bool:
+        if isinstance(v, str): return bool(_MATE.fullmatch(v))
+        return type(v) is int and abs(v) <= 100_000
+    for i, r in enumerate(records):
+        keys = {"fen", "phase", "moves"}
+        if not isinstance(r, dict) or not keys <= set(r) or not isinstance(r["moves"], dict):
+            raise UserError(f"Record {i} is no labelled position: it needs {', '.join(sorted(keys))}.")
+        if r["phase"] not in PHASES: raise UserError(f"Record {i} has no phase {r['phase']!r}.")
+        odd = next((m for m, v in r["moves"].items() if not is_score(v)), None)
+        if odd is not None:
+            raise UserError(f"Record {i}, move {odd}: {r['moves'][odd]!r} is neither whole centipawns nor a mate"
+                            " such as '#-3'.")
+
 # %% ../nbs/api/41_labels.ipynb #202ab820
 def load_labelled(
     path: str | Path | None = None, # JSON lines as `label` makes them; None = the held-out set
 ) -> Labelled:
     "Read labelled positions; a record that lacks a legal move's score raises `UserError`."
     path = Path(path or data_path("heldout.jsonl"))
-    return _labelled(path, path.stat().st_mtime_ns)
+    try: changed = path.stat().st_mtime_ns
+    except OSError as e: raise UserError(f"{path} cannot be read ({e.strerror}).") from None
+    return _labelled(path, changed)
 
 @lru_cache(4)
 def _labelled(path: Path, changed: int) -> Labelled:
-    return labelled_from([json.loads(line) for line in path.read_text().splitlines()])
+    try: lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as e:
+        raise UserError(f"{path} cannot be read as text ({e}).") from None
+    return labelled_from([parse_json(line, f"line {i} of {path}") for i, line in enumerate(lines, 1)])

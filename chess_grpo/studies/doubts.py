@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['LETTERS', 'DOUBTS', 'drawn_reward', 'gains', 'tokens', 'Encoder', 'mask_effect', 'relative', 'with_failure',
-           'now_seems', 'failure_row', 'mate_priced', 'spread_of_others', 'scored_in_order', 'claims_of', 'doubt_rows']
+           'now_seems', 'failure_row', 'mate_priced', 'spread_of_others', 'scored_in_order', 'flat_gradients',
+           'claims_of', 'doubt_rows']
 
 # %% ../../nbs/api/76_study_doubts.ipynb #76a00004
 import re
@@ -17,10 +18,10 @@ from ..board import Boards
 from ..claims import Verdict
 from ..core import generator
 from ..engine import EnginePool
-from ..advantages import AdvantageConfig, group_advantages
+from ..advantages import AdvantageConfig, equal, group_advantages
 from ..policy import Policy
 from ..rewards import tanh
-from ..sampler import sample
+from ..sampler import Conditions, rescore, sample
 from ..scores import Scores
 from ..stats import share
 from ..train import Trainer
@@ -180,6 +181,31 @@ def scored_in_order(
         scores = pool.scores([fens[i] for i in order], depth, **other)
     return scores.expected()[torch.tensor(order).argsort()]
 
+# %% ../../nbs/api/76_study_doubts.ipynb #92f193c6
+def flat_gradients(
+    policy: Policy, # draws, and is differentiated; put into eval mode
+    boards: Boards, # [B]
+    engine: EnginePool,
+    group: int,
+    temperature: float,
+    seed: int, # of the moves
+    eps: float = 1e-8, # added to the standard deviation
+) -> tuple[float, float, float]: # share of flat groups; of these with |advantage| > 0.1; their gradient / the rest's
+    "What a step learns from groups in which nobody was better."
+    r = sample(policy.eval(), boards, engine, generator(seed), group=group, temperature=temperature)
+    how = AdvantageConfig("rounded", "group", "trajectory", eps=eps)
+    a = group_advantages(r.rewards, r.mask, how)
+    flat = equal(r.rewards, r.mask)[:, 0, 0]
+    lp = rescore(policy, r, Conditions(temperature))[0]
+    weights = list(policy.parameters())
+    def norm(some: Tensor) -> float:
+        if not some.any(): return 0.0
+        value = torch.where(r.mask & some[:, None, None], a * lp, 0).sum()
+        return torch.cat([g.flatten() for g in torch.autograd.grad(value, weights, retain_graph=True)]).norm().item()
+    large = (a[flat].abs().amax((1, 2)) > 0.1).float().mean().item() if flat.any() else 0.0
+    rest = norm(~flat)
+    return flat.float().mean().item(), large, norm(flat) / rest if rest else float("nan")
+
 # %% ../../nbs/api/76_study_doubts.ipynb #76a00061
 _FIRST_HALF = [    # (the doubt, the claims or the notebooks where it is tested)
     (
@@ -227,6 +253,7 @@ DOUBTS = _FIRST_HALF + [
     ("the padding mask hides the character 0", "here"),
     ("a failed search becomes a score; two prices for a mate", "here"),
     ("depth-4 scores depend on the order of evaluation", "here; what_finally_learns"),
+    ("equal rewards get an advantage, which is the rounding of their mean", "here"),
 ]
 
 # %% ../../nbs/api/76_study_doubts.ipynb #76a00065
