@@ -415,17 +415,9 @@ def _text_train(args, keys: dict):
     }
     for name, (value, low, high) in figures.items():
         print(f"{name:12s}{value:.1%} ({low:.1%} to {high:.1%})")
-    save_text_model(
-        model,
-        args.out,
-        how="cross-entropy on completions",
-        start=Path(args.start).name,
-        samples=len(train_set),
-        steps=len(losses),
-        minutes=args.minutes,
-        loss=round(sum(losses[-50:]) / len(losses[-50:]), 4),
-        **{k: round(v[0], 4) for k, v in figures.items()}
-    )
+    card = dict(how="cross-entropy on completions", start=Path(args.start).name, samples=len(train_set),
+                steps=len(losses), minutes=args.minutes, loss=round(sum(losses[-50:]) / len(losses[-50:]), 4))
+    save_text_model(model, args.out, **card, **{k: round(v[0], 4) for k, v in figures.items()})
     state.unlink(missing_ok=True)
     print(Path(args.out).resolve())
 

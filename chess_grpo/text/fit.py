@@ -140,35 +140,48 @@ def _share(
     if not minutes: return step / steps
     return (time.monotonic() - clock) / (60 * minutes)
 
-# %% ../../nbs/api/54_text_fit.ipynb #c817d585
-def _save_fit(path: Path, model: PreTrainedModel, optimizers, losses: list[float], seconds: float, told: dict):
-    "What the next step depends on."
-    own = {k: v for k, v in model.state_dict().items() if k != "lm_head.weight"}    # that one is tied
-    tensors = {f"model.{k}": v.clone() for k, v in own.items()}
-    for j, (o, _) in enumerate(optimizers):
-        for i, moments in o.state_dict()["state"].items():
-            tensors |= {f"optimizer.{j}.{i}.{k}": torch.as_tensor(v).clone() for k, v in moments.items()}
-    tensors |= {"losses": torch.tensor(losses, dtype=torch.float64), "dice": torch.get_rng_state()}
-    header = {"settings": json.dumps(told), "seconds": repr(seconds)}
-    write_tensors(path, "state of text training", tensors, header)
+# %% ../../nbs/api/54_text_fit.ipynb #b00e4b52
+class _Fit:
+    "A training under way; what was kept is taken up again."
+    def __init__(self, model: PreTrainedModel, optimizers: list, told: dict, keep: str | Path | None):
+        self.model, self.optimizers, self.told = model, optimizers, told
+        self.path, self.losses, self.begun = keep and Path(keep), [], time.monotonic()
+        if self.path and self.path.exists(): self.load()
 
-def _load_fit(path: Path, model: PreTrainedModel, optimizers, told: dict) -> tuple[list[float], float, Tensor]:
-    "Losses and seconds so far, and what dropout draws from; model and optimisers are put back."
-    header, tensors = read_tensors(path, "state of text training", "delete it and begin again")
-    kept = parse_json(header.get("settings", "null"), f"the settings of {path}")
-    if kept != told:
-        raise UserError(f"{path} is of another training, with {kept}, not {told}: delete it to begin again,"
-                        " or go on with the same settings.")
-    try:
-        missing, unexpected = model.load_state_dict(part_of(tensors, "model"), strict=False)
+    def save(self):
+        "What the next step depends on."
+        if not self.path: return
+        own = {k: v for k, v in self.model.state_dict().items() if k != "lm_head.weight"}    # that one is tied
+        tensors = {f"model.{k}": v.clone() for k, v in own.items()}
+        for j, (o, _) in enumerate(self.optimizers):
+            for i, moments in o.state_dict()["state"].items():
+                tensors |= {f"optimizer.{j}.{i}.{k}": torch.as_tensor(v).clone() for k, v in moments.items()}
+        tensors |= {"losses": torch.tensor(self.losses, dtype=torch.float64), "dice": torch.get_rng_state()}
+        header = {"settings": json.dumps(self.told), "seconds": repr(time.monotonic() - self.begun)}
+        write_tensors(self.path, "state of text training", tensors, header)
+
+    def load(self):
+        "Take it up; `UserError` if it is of another training."
+        header, tensors = read_tensors(self.path, "state of text training", "delete it and begin again")
+        kept = parse_json(header.get("settings", "null"), f"the settings of {self.path}")
+        if kept != self.told:
+            raise UserError(f"{self.path} is of another training, with {kept}, not {self.told}: delete it to begin"
+                            " again, or go on with the same settings.")
+        try: self._put_back(tensors, float(header["seconds"]))
+        except (KeyError, ValueError, RuntimeError) as e:
+            raise UserError(f"{self.path} is not of this model ({type(e).__name__}); delete it to begin"
+                            " again.") from None
+
+    def _put_back(self, tensors: dict[str, Tensor], seconds: float):
+        missing, unexpected = self.model.load_state_dict(part_of(tensors, "model"), strict=False)
         if unexpected or set(missing) - {"lm_head.weight"}: raise KeyError("weights")
-        for j, (o, _) in enumerate(optimizers):
+        for j, (o, _) in enumerate(self.optimizers):
             state = moments_of(part_of(tensors, f"optimizer.{j}"))
             o.load_state_dict({"state": state, "param_groups": o.state_dict()["param_groups"]})
-        return tensors["losses"].tolist(), float(header["seconds"]), tensors["dice"]
-    except (KeyError, ValueError, RuntimeError) as e:
-        raise UserError(f"{path} is not of this model ({type(e).__name__}); delete it to begin again.") from None
+        self.losses, self.begun = tensors["losses"].tolist(), time.monotonic() - seconds
+        torch.set_rng_state(tensors["dice"])
 
+# %% ../../nbs/api/54_text_fit.ipynb #c817d585
 def fit_text(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
@@ -191,25 +204,21 @@ def fit_text(
     "Supervised learning; epochs in a new order each, batches of texts of like length."
     if not samples or (steps < 1 and not minutes):
         raise UserError(f"There is nothing to do: {len(samples)} samples, {steps} steps.")
-    optimizers, losses, seconds = _optimizers(model, learning_rate, matrix_rate), [], 0.0
     told = {"samples": len(samples), "minutes": minutes, "steps": steps, "batch": batch, "seed": seed,
             "rates": [learning_rate, matrix_rate, warmup], "bf16": bf16}
-    if keep and Path(keep).exists():
-        losses, seconds, dice = _load_fit(Path(keep), model, optimizers, told)
-        torch.set_rng_state(dice)
+    fit = _Fit(model, _optimizers(model, learning_rate, matrix_rate), told, keep)
+    losses, most = fit.losses, None if minutes else steps
     batch_losses = _batch_losses(model, *encoded(samples, tokenizer), batch, seed, bf16, len(losses))
-    clock, most = time.monotonic() - seconds, None if minutes else steps
-    def save(): _save_fit(Path(keep), model, optimizers, losses, time.monotonic() - clock, told)
     model.train()
     with tqdm(total=most, initial=len(losses), disable=not progress, unit="step") as bar:
-        while (done := _share(len(losses), steps, clock, minutes)) < 1 and not stop():
+        while (done := _share(len(losses), steps, fit.begun, minutes)) < 1 and not stop():
             loss = next(batch_losses)
-            _learn(model, optimizers, loss, lambda top: _rate(top, len(losses), warmup, done))
+            _learn(model, fit.optimizers, loss, lambda top: _rate(top, len(losses), warmup, done))
             losses.append(loss.item())
-            if keep and len(losses) % keep_every == 0: save()
+            if len(losses) % keep_every == 0: fit.save()
             bar.update()
             bar.set_postfix(loss=f"{losses[-1]:.3f}")
-    if keep: save()
+    fit.save()
     model.eval()
     return losses
 
