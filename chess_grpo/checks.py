@@ -493,16 +493,17 @@ def check_step(step: Step) -> list[Check]:
 
 # %% ../nbs/api/30_checks.ipynb #23c805c7
 def check_direction(
-    before: float, # the objective of a batch
-    after: float, # of the same batch, after one update on it
+    gradient: Tensor, # [P] of the objective, before the update
+    change: Tensor, # [P] of the same weights, by the update
 ) -> Check:
-    "An update must lower what it was made to lower."
-    rise, rounding = after - before, 1e-6 * max(1.0, abs(before))
-    remedy = ("the step goes uphill: look for a wrong sign (of the loss, the learning rate, the "
-              "gradient), or lower a learning rate that leaps over the valley")
-    check = judge("change of the loss by one update", rise, at_most=rounding, show="{:+.2g}",
-                  cause="wrong direction", remedy=remedy)
-    return replace(check, limit="at most 0")
+    "An update must lower what it was made to lower, to first order."
+    g, d = gradient.double(), change.double()
+    nothing = not (g.norm() > 0 and d.norm() > 0)    # another check's business
+    cosine = 0.0 if nothing else (g @ d / (g.norm() * d.norm())).item()
+    remedy = ("the step goes uphill: look for a wrong sign, of the loss, the learning rate, the gradient or what"
+              " clips it")
+    return judge("direction of one update, cosine with the gradient", cosine, at_most=0.0, show="{:+.2f}",
+                 cause="wrong direction", remedy=remedy)
 
 # %% ../nbs/api/30_checks.ipynb #df7b2172
 def check_power(

@@ -521,6 +521,9 @@ class EnginePool:
     ):
         if (processes or 0) < 0:
             raise UserError(f"processes is {processes}; it must be 0 (one a core) or more.")
+        if retries < 1 or not deadline > 0 or cache < 0:
+            raise UserError(f"retries is {retries}, deadline {deadline} and cache {cache}; they must be at least 1,"
+                            " above 0 and at least 0.")
         self.path, self.deadline, self.retries = path or find_stockfish(), deadline, retries
         self.options = {"Threads": 1, "Hash": hash_mb, **(options or {})}
         self.cache, self.cache_size, self.cache_lock = OrderedDict(), cache, threading.Lock()

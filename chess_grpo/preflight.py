@@ -21,7 +21,7 @@ from chess_grpo.checks import (
 )
 from .config import planned_rate
 from .core import NotFinite, generator
-from .learner import Batch, Learner, gradient_budget, seeded
+from .learner import Batch, Learner, flat_gradient, gradient_budget, seeded
 from .loss import grpo_loss
 from .policy import PolicyNetwork
 from .rewards import Reward, reward_named
@@ -167,14 +167,12 @@ def _of_equal_rewards(run: Trainer, drawn: Rollout, counts: Tensor) -> list[Chec
 # %% ../nbs/api/31_preflight.ipynb #2838915e
 def _of_steps(run: Trainer, trial: Learner, batch: Batch) -> list[Check]:
     c, brake, rate = run.config, run.controls.brake, run.config.optimizer.learning_rate
-    seed, losses = c.seed + 1, []    # dropout, where there is some, drops the same
-    def look():
-        with seeded(seed, c.device), torch.no_grad():
-            losses.append(trial.objective(batch, run.loss).value.item())
+    weights = [p for p in trial.model.parameters() if p.requires_grad]
+    def flat() -> Tensor: return torch.cat([p.detach().flatten() for p in weights])
+    before, seed = flat(), c.seed + 1    # dropout, where there is some, drops the same
+    with seeded(seed, c.device): slope = flat_gradient(trial.objective(batch, run.loss).value, weights)
     def update() -> float:
-        look()
         trial.update(batch, run.loss, rate * brake, seed)
-        look()
         return rate * brake
     def every() -> Tensor: return trial.rescore(trial.model, batch.drawn, batch.how, False).every
     rates = [
@@ -187,4 +185,4 @@ def _of_steps(run: Trainer, trial: Learner, batch: Batch) -> list[Check]:
     except NotFinite as e:
         remedy = "one update leaves no numbers: lower the learning rate"
         return [Check("numbers after one update", str(e), "finite", "fault", remedy, ("step too large",))]
-    return [check_direction(*losses), *check_step(step)]
+    return [check_direction(slope, flat() - before), *check_step(step)]
