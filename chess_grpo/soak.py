@@ -247,7 +247,8 @@ def _stopped(seed: int, folder: Path) -> int:
     said = p.communicate(timeout=60)[1]
     took = time.monotonic() - asked
     assert p.returncode in (0, 1, 130) and "Traceback" not in said, (name, number, p.returncode, said)
-    assert took < 30, f"{name} took {took:.1f} s to end after {number.name}"    # ten are meant; a loaded machine
+    # ten seconds are the promise; a machine under load gets thirty
+    assert took < 30, f"{name} took {took:.1f} s to end after {number.name}"
     time.sleep(0.2)
     assert not [c for c in inside if Path(f"/proc/{c}").exists()], f"{name} left processes behind"
     return 1
