@@ -100,7 +100,11 @@ def read_fens(
     fens: Sequence[str],
 ) -> list[chess.Board]: # legal positions
     "The same as boards."
-    return [read_fen(f) for f in positions(fens)]
+    boards = []
+    for i, fen in enumerate(fens):
+        try: boards.append(read_fen(fen))
+        except UserError as e: raise _refused(i, fens, str(e)) from None
+    return boards
 
 # %% ../nbs/api/05_fen.ipynb #3a988acd
 _PARTS = (    # what is put into a FEN somewhere

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from .checkpoint import moments_of, part_of
+from .checkpoint import load_training, training_state
 from .config import check_place
 from .core import NotFinite, UserError, generator, parse_json, patch, write_whole
 from .files import read_tensors, write_tensors
@@ -27,8 +27,8 @@ from .learner import clipped_step, set_rate, two_optimizers
 from .log import Log, StopSignal, new_folder
 from .play import MatchResult, PolicyPlayer, match_result, move_quality, quality_row
 from chess_grpo.policy import (
-    PolicyConfig, PolicyNetwork, entropy, freeze, load_policy, load_weights, masked_log_probs,
-    new_policy, save_policy
+    PolicyConfig, PolicyNetwork, entropy, freeze, load_policy, masked_log_probs, new_policy,
+    save_policy
 )
 from .rating import play_rung
 from .rewards import graded
@@ -330,16 +330,12 @@ AGAIN = ("minutes", "match_openings", "match_every", "wandb")    # what a resume
 @patch
 def save(self: _Pretraining):
     "Write what the run resumes from."
-    tensors = {f"policy.{k}": v for k, v in self.policy.state_dict().items()}
-    for j, (o, _) in enumerate(self.optimizers):
-        for i, moments in o.state_dict()["state"].items():
-            tensors |= {f"optimizer.{j}.{i}.{k}": torch.as_tensor(v) for k, v in moments.items()}
+    tensors = training_state(self.policy, [o for o, _ in self.optimizers])
     tensors |= {"order": self.data.order, "generator": self.generator.get_state(),
                 "dice": torch.get_rng_state(), "losses": torch.tensor(self.losses, dtype=torch.float64)}
     header = {"config": json.dumps(self.config.flat()), "step": str(self.done),
               "seconds": repr(time.monotonic() - self.start)}
-    write_tensors(self.folder/"state.safetensors", "pretraining state",
-                  {k: v.clone() for k, v in tensors.items()}, header)
+    write_tensors(self.folder/"state.safetensors", "pretraining state", tensors, header)
 
 @patch
 def load(self: _Pretraining, folder: Path):
@@ -347,10 +343,7 @@ def load(self: _Pretraining, folder: Path):
     path = folder/"state.safetensors"
     header, tensors = read_tensors(path, "pretraining state", "go on from another copy, or begin again")
     try:
-        load_weights(self.policy, part_of(tensors, "policy"), str(path))
-        for j, (o, _) in enumerate(self.optimizers):
-            o.load_state_dict({"state": moments_of(part_of(tensors, f"optimizer.{j}")),
-                               "param_groups": o.state_dict()["param_groups"]})
+        load_training(self.policy, [o for o, _ in self.optimizers], tensors, where=str(path))
         self.generator.set_state(tensors["generator"])
         self.data.order, self.dice = tensors["order"], tensors["dice"]
         self.losses, self.done = tensors["losses"].tolist(), int(header["step"])

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from ..checkpoint import moments_of, part_of
+from ..checkpoint import load_training, training_state
 from ..core import UserError, generator, parse_json
 from ..files import read_tensors, write_tensors
 from .model import Sampling, generate
@@ -141,6 +141,8 @@ def _share(
     return (time.monotonic() - clock) / (60 * minutes)
 
 # %% ../../nbs/api/54_text_fit.ipynb #b00e4b52
+_TIED = ("lm_head.weight",)    # the embedding, under its other name
+
 class _Fit:
     "A training under way; what was kept is taken up again."
     def __init__(self, model: PreTrainedModel, optimizers: list, told: dict, keep: str | Path | None):
@@ -151,11 +153,7 @@ class _Fit:
     def save(self):
         "What the next step depends on."
         if not self.path: return
-        own = {k: v for k, v in self.model.state_dict().items() if k != "lm_head.weight"}    # that one is tied
-        tensors = {f"model.{k}": v.clone() for k, v in own.items()}
-        for j, (o, _) in enumerate(self.optimizers):
-            for i, moments in o.state_dict()["state"].items():
-                tensors |= {f"optimizer.{j}.{i}.{k}": torch.as_tensor(v).clone() for k, v in moments.items()}
+        tensors = training_state(self.model, [o for o, _ in self.optimizers], _TIED)
         tensors |= {"losses": torch.tensor(self.losses, dtype=torch.float64), "dice": torch.get_rng_state()}
         header = {"settings": json.dumps(self.told), "seconds": repr(time.monotonic() - self.begun)}
         write_tensors(self.path, "state of text training", tensors, header)
@@ -167,19 +165,14 @@ class _Fit:
         if kept != self.told:
             raise UserError(f"{self.path} is of another training, with {kept}, not {self.told}: delete it to begin"
                             " again, or go on with the same settings.")
-        try: self._put_back(tensors, float(header["seconds"]))
+        try:
+            load_training(self.model, [o for o, _ in self.optimizers], tensors, _TIED, str(self.path))
+            self.losses, self.begun = tensors["losses"].tolist(), time.monotonic() - float(header["seconds"])
+            torch.set_rng_state(tensors["dice"])
+        except UserError: raise
         except (KeyError, ValueError, RuntimeError) as e:
-            raise UserError(f"{self.path} is not of this model ({type(e).__name__}); delete it to begin"
+            raise UserError(f"{self.path} is of another model ({type(e).__name__}); delete it to begin"
                             " again.") from None
-
-    def _put_back(self, tensors: dict[str, Tensor], seconds: float):
-        missing, unexpected = self.model.load_state_dict(part_of(tensors, "model"), strict=False)
-        if unexpected or set(missing) - {"lm_head.weight"}: raise KeyError("weights")
-        for j, (o, _) in enumerate(self.optimizers):
-            state = moments_of(part_of(tensors, f"optimizer.{j}"))
-            o.load_state_dict({"state": state, "param_groups": o.state_dict()["param_groups"]})
-        self.losses, self.begun = tensors["losses"].tolist(), time.monotonic() - seconds
-        torch.set_rng_state(tensors["dice"])
 
 # %% ../../nbs/api/54_text_fit.ipynb #c817d585
 def fit_text(
