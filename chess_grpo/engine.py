@@ -748,7 +748,7 @@ def _check(self: EnginePool, go: str, shared: bool, wdl: bool, multipv: int):
             f"{go!r} is not a search: write go and a depth, nodes or a movetime in milliseconds,"
             " such as 'go depth 4'."
         )
-    if self.offered: _checked_option(self.offered, "MultiPV", multipv)
+    if "MultiPV" in self.offered: _checked_option(self.offered, "MultiPV", multipv)
     if wdl and not self.knows_wdl:
         raise UserError(f"{self.name} does not offer UCI_ShowWDL: take a newer engine.")
     if "movetime" in go and shared:
