@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SCHEDULES', 'AGAIN', 'RolloutConfig', 'OptimizerConfig', 'StudyConfig', 'TrainConfig', 'check_place', 'left_over',
-           'planned_rate', 'memory_needed', 'check_memory', 'differing', 'read_config', 'note_config']
+           'planned_rate', 'step_memory', 'memory_needed', 'check_memory', 'differing', 'read_config', 'note_config']
 
 # %% ../nbs/api/26_config.ipynb #c9e31d96
 import json
@@ -192,19 +192,25 @@ def planned_rate(c: TrainConfig, step: int) -> float:
     return o.learning_rate * warm * left_over(c, step)
 
 # %% ../nbs/api/26_config.ipynb #48b6fa26
+def step_memory(
+    network: PolicyConfig,
+    states: int, # positions whose gradient is taken at once
+    samples: int = 0, # moves drawn
+) -> int: # bytes, about; of a process
+    "What one optimiser step allocates at most."
+    with torch.device("meta"): weights = NETWORKS[network.architecture](network)
+    size = sum(p.numel() for p in weights.parameters())
+    layer = 64 * network.width * (14 + 3 * network.expansion)
+    if network.dropout: layer += 15 * network.heads * 64 * 64
+    activations = states * (network.layers * layer + 12 * len(MOVES))
+    return 350_000_000 + 4 * (8 * size + activations + 40 * samples)
+
 def memory_needed(
     c: TrainConfig,
 ) -> int: # bytes, about; of a process
     "What a run allocates at most."
-    net = c.network
-    with torch.device("meta"): weights = NETWORKS[net.architecture](net)
-    size = sum(p.numel() for p in weights.parameters())
-    samples = c.batch * c.rollout.group * c.rollout.plies
-    states = c.batch * (1 + c.rollout.group * (c.rollout.plies - 1))
-    layer = 64 * net.width * (14 + 3 * net.expansion)
-    if net.dropout: layer += 15 * net.heads * 64 * 64
-    activations = states * (net.layers * layer + 12 * len(MOVES))
-    return 350_000_000 + 4 * (8 * size + activations + 40 * samples)
+    group, plies = c.rollout.group, c.rollout.plies
+    return step_memory(c.network, c.batch * (1 + group * (plies - 1)), c.batch * group * plies)
 
 def check_memory(
     needed: int, # bytes

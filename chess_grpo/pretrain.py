@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from .board import MOVES
 from .checkpoint import load_training, training_state
-from .config import check_place
+from .config import check_memory, check_place, step_memory
 from .core import NotFinite, UserError, generator, parse_json, patch, write_whole
 from .files import read_tensors, write_tensors
 from .judge import kept_out
@@ -221,10 +222,17 @@ def weakest(openings: int, policy: PolicyNetwork, progress: bool = False) -> Mat
     return match_result(play_rung(player, "skill 0, depth 1", some, progress=progress), "policy")
 
 # %% ../nbs/api/44_pretrain.ipynb #8b46333b
+def _memory(c: PretrainConfig) -> int: # bytes, about
+    "What a run allocates: a step, what is held back, and the shards."
+    shards = sum(p.stat().st_size for p in Path(c.shards).glob("*.safetensors"))
+    valid = min(c.valid, shards // 64)    # a position has 64 squares, and a shard a byte for each
+    return step_memory(c.network, c.batch) + valid * 12 * len(MOVES) * 4 + 2 * shards
+
 class _Pretraining:
     "A run under way."
     def __init__(self, c: PretrainConfig, root: Path, resume: Path | None):
         self.config = c
+        check_memory(_memory(c), c.device, "This run", "batch, valid, width or layers")
         start = c.start if not resume else None    # that file is not needed any more
         self.policy = (load_policy(start) if start else new_policy(c.network, c.seed)).to(c.device)
         if self.policy.config != c.network:

@@ -7,8 +7,10 @@ __all__ = ['KINDS', 'kind', 'saboteur', 'workplace', 'soak', 'soaked']
 
 # %% ../nbs/api/66_soak.ipynb #903548b5
 import json
+import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -266,14 +268,30 @@ _WRITES = {
 
 def _little_room(): resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
 
+def _as_anybody(words: list[str]) -> list[str]:
+    "A command to which permissions apply: root may write anywhere."
+    return words if os.geteuid() else ["setpriv", "--bounding-set=-dac_override,-dac_read_search", *words]
+
+def _locked(place: Path, folder: Path) -> Path:
+    "A copy of a folder in which nothing may be written."
+    copy = shutil.copytree(place, folder/"locked")
+    for p in (copy, *copy.rglob("*")): p.chmod(0o555 if p.is_dir() else 0o444)
+    return copy
+
+def _unlock(place: Path):
+    for p in (place, *place.rglob("*")): p.chmod(0o755)
+
 @kind("disks full")
 def _full(seed: int, folder: Path) -> int:
     place = workplace(folder.parent)
-    name, forbidden = list(_WRITES)[seed % len(_WRITES)], seed // len(_WRITES) % 2
-    words = [w.replace("=full", "=policy.safetensors/full") if forbidden else w for w in _WRITES[name]]
-    p = subprocess.run([*_COMMAND, name, *words], cwd=place, capture_output=True, text=True,
-                       preexec_fn=None if forbidden else _little_room)
-    assert p.returncode == 2 and "Traceback" not in p.stderr, (name, words, p.returncode, p.stderr)
+    name, how = list(_WRITES)[seed % len(_WRITES)], ("full", "a file", "locked")[seed // len(_WRITES) % 3]
+    words = [*_COMMAND, name, *_WRITES[name]]
+    if how == "a file": words = [w.replace("=full", "=policy.safetensors/full") for w in words]
+    if how == "locked": place, words = _locked(place, folder), _as_anybody(words)
+    p = subprocess.run(words, cwd=place, capture_output=True, text=True,
+                       preexec_fn=_little_room if how == "full" else None)
+    if how == "locked": _unlock(place)
+    assert p.returncode == 2 and "Traceback" not in p.stderr, (name, how, p.returncode, p.stderr)
     load_policy(place/"policy.safetensors")
     return 1
 

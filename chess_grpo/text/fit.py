@@ -6,6 +6,7 @@
 __all__ = ['encoded', 'supervised_loss', 'fit_text', 'answers']
 
 # %% ../../nbs/api/54_text_fit.ipynb #505551f2
+import hashlib
 import json
 import math
 import time
@@ -18,6 +19,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from ..checkpoint import load_training, training_state
+from ..config import check_memory
 from ..core import UserError, generator, parse_json
 from ..files import read_tensors, write_tensors
 from .model import Sampling, generate
@@ -140,8 +142,25 @@ def _share(
     if not minutes: return step / steps
     return (time.monotonic() - clock) / (60 * minutes)
 
+# %% ../../nbs/api/54_text_fit.ipynb #c75a66b1
+def _memory(
+    model: PreTrainedModel,
+    counts: Tensor, # [N,L] bool
+    batch: int,
+) -> int: # bytes, about
+    "What a step allocates."
+    c, parameters = model.config, sum(p.numel() for p in model.parameters())
+    inside = counts.shape[1] * c.num_hidden_layers * 36 * c.hidden_size
+    outside = 4 * c.vocab_size * counts.sum().item() / len(counts)
+    return int(450_000_000 + 4 * (6 * parameters + batch * (inside + outside)))
+
 # %% ../../nbs/api/54_text_fit.ipynb #b00e4b52
 _TIED = ("lm_head.weight",)    # the embedding, under its other name
+
+def _fingerprint(*tensors: Tensor) -> str:
+    found = hashlib.sha256()
+    for x in tensors: found.update(x.detach().cpu().contiguous().view(torch.uint8).numpy())
+    return found.hexdigest()[:16]
 
 class _Fit:
     "A training under way; what was kept is taken up again."
@@ -163,7 +182,8 @@ class _Fit:
         header, tensors = read_tensors(self.path, "state of text training", "delete it and begin again")
         kept = parse_json(header.get("settings", "null"), f"the settings of {self.path}")
         if kept != self.told:
-            raise UserError(f"{self.path} is of another training, with {kept}, not {self.told}: delete it to begin"
+            other = [k for k in self.told if not isinstance(kept, dict) or kept.get(k) != self.told[k]]
+            raise UserError(f"{self.path} is of another training, with other {', '.join(other)}: delete it to begin"
                             " again, or go on with the same settings.")
         try:
             load_training(self.model, [o for o, _ in self.optimizers], tensors, _TIED, str(self.path))
@@ -197,11 +217,14 @@ def fit_text(
     "Supervised learning; epochs in a new order each, batches of texts of like length."
     if not samples or (steps < 1 and not minutes):
         raise UserError(f"There is nothing to do: {len(samples)} samples, {steps} steps.")
-    told = {"samples": len(samples), "minutes": minutes, "steps": steps, "batch": batch, "seed": seed,
+    tokens, counts = encoded(samples, tokenizer)
+    check_memory(_memory(model, counts, batch), model.device.type, "This training", "batch")
+    told = {"minutes": minutes, "steps": steps, "batch": batch, "seed": seed, "samples": _fingerprint(tokens, counts),
+            "start weights": _fingerprint(*model.state_dict().values()),
             "rates": [learning_rate, matrix_rate, warmup], "bf16": bf16}
     fit = _Fit(model, _optimizers(model, learning_rate, matrix_rate), told, keep)
     losses, most = fit.losses, None if minutes else steps
-    batch_losses = _batch_losses(model, *encoded(samples, tokenizer), batch, seed, bf16, len(losses))
+    batch_losses = _batch_losses(model, tokens, counts, batch, seed, bf16, len(losses))
     model.train()
     with tqdm(total=most, initial=len(losses), disable=not progress, unit="step") as bar:
         while (done := _share(len(losses), steps, fit.begun, minutes)) < 1 and not stop():
