@@ -1,6 +1,7 @@
 # make train   set up, then train for a few minutes and write a report    (ARGS="--seed 1" passes options on)
 # make test    set up, then run every notebook's tests at scale smoke
 # make soak     set up, then try faults of every kind for MINUTES (30), going on where the last soak ended
+# make test-browser  set up, then a real browser plays whole games in JupyterLab and on the local page (pictures in runs/browser)
 # make setup   .venv, CPU torch, the package, Stockfish; quick when it is all there   (CUDA=1 takes a GPU build of torch)
 # make export  write chess_grpo/ and README.md from the notebooks
 
@@ -11,13 +12,18 @@ CPU_TORCH := --index-url https://download.pytorch.org/whl/cpu
 VENV = $(shell $(PYTHON) -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])' 2>/dev/null)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: train test soak setup stockfish export clean
+.PHONY: train test test-browser soak setup stockfish export clean
 
 train: setup
 	$(BIN)/chess-grpo train $(ARGS)
 
 test: setup
 	$(BIN)/python .ci/check.py $(ARGS)
+
+test-browser: setup
+	@$(PIP) install -c constraints.txt jupyterlab playwright
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || [ -n "$$CHROMIUM" ] || $(BIN)/python -m playwright install --with-deps chromium
+	$(BIN)/python .ci/browser.py runs/browser
 
 setup: stockfish .venv/installed
 

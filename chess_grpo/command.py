@@ -14,6 +14,7 @@ import os
 import shutil
 import subprocess
 import sys
+import webbrowser
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Callable, Sequence
 
+import chess
 import torch
 from torch import Tensor
 
@@ -240,6 +242,27 @@ def _uci(args, keys: dict):
     sys.stdin.reconfigure(encoding="utf-8", errors="replace")    # what is no text is no command either
     name = f"chess_grpo {Path(args.checkpoint).parent.name}".strip()
     Uci(load_policy(args.checkpoint), name, args.temperature).run(sys.stdin)
+
+# %% ../nbs/api/64_command.ipynb #815f3603
+@command("play", "play a policy yourself, on a page that only this machine can open",
+         option("checkpoint", help="a policy.safetensors, or pretrained, or grpo, which are shipped"),
+         option("--side", choices=("white", "black"), default="white", help="yours"),
+         option("--temperature", type=float, default=0.0, help="of its moves; 0 = the likeliest"),
+         option("--fen", default="", help="where the game begins; empty = the usual position"),
+         option("--port", type=int, default=0, help="of the page; 0 = one that is free"),
+         option("--browser", choices=("yes", "no"), default="yes", help="open it"))
+def _play_page(args, keys: dict):
+    from chess_grpo.page import address, serve
+    from chess_grpo.sparring import Session
+    if not 0 <= args.temperature <= 1.5:
+        raise UserError(f"temperature is {args.temperature}; it must be a number from 0 to 1.5.")
+    if not 0 <= args.port < 65_536: raise UserError(f"port is {args.port}; it must be between 0 and 65535.")
+    policy, fen = load_policy(args.checkpoint), args.fen or chess.STARTING_FEN
+    session = Session(policy, args.side == "white", args.temperature, fen, name=Path(args.checkpoint).stem)
+    with serve(session, args.port) as server:
+        print(f"{address(server)}   (Ctrl-C ends it)", flush=True)
+        if args.browser == "yes": webbrowser.open(address(server))
+        server.serve_forever()
 
 # %% ../nbs/api/64_command.ipynb #a4da20ca
 @command("perft", "compare published perft counts, the larger ones too",
