@@ -264,6 +264,21 @@ def _play_page(args, keys: dict):
         if args.browser == "yes": webbrowser.open(address(server))
         server.serve_forever()
 
+# %% ../nbs/api/64_command.ipynb #5f1ecce1
+@command("report", "compare several runs on one page: curves, paired differences, a ladder",
+         option("runs", nargs="+", metavar="RUN", help="folders of runs, such as runs/grpo; the others are compared "
+                "with the first"),
+         option("--out", default="runs/report.html", help="the page"),
+         option("--openings", type=int, default=10, help="openings of each match against a random mover and against "
+                "Stockfish skill 0 at depth 1, two games each; 0 = no match"))
+def _report(args, keys: dict):
+    from chess_grpo.compare import compare_runs, quality_table
+    _at_least(0, openings=args.openings)
+    head, rows = quality_table(compare_runs(args.runs, args.out, args.openings, progress=True))
+    width = [max(len(r[i]) for r in [head, *rows]) for i in range(len(head))]
+    for r in [head, *rows]: print("  ".join(c.ljust(w) for c, w in zip(r, width)).rstrip())
+    print(Path(args.out).resolve())
+
 # %% ../nbs/api/64_command.ipynb #a4da20ca
 @command("perft", "compare published perft counts, the larger ones too",
          option("--most", type=int, default=50_000_000, help="largest count to compare, in nodes"),

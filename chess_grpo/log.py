@@ -11,9 +11,11 @@ import netrc
 import os
 import secrets
 import signal
+import sys
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import Callable
 
 from tqdm.auto import tqdm
 
@@ -117,14 +119,26 @@ def _wandb_run(
         wandb.teardown()    # or the name counts as taken
         return begin("offline")
 
+def _trackio_run(folder: Path, config):
+    "A run of trackio, kept on this machine (trackio show); the same one when resumed."
+    import trackio
+    return trackio.init(project="chess_grpo", name=folder.name, config=_plain(config), resume="allow", embed=False)
+
+def _where(run) -> str:
+    "Where a run of Weights & Biases can be seen, or how to send it there."
+    url, files = getattr(run, "url", None), getattr(run, "dir", None)
+    if url: return f"Weights & Biases: {url}"
+    return f"Weights & Biases, offline; send it with: wandb sync {Path(files).parent}" if files else ""
+
 # %% ../nbs/api/03_log.ipynb #3ea8f643
 class Log:
-    "Metrics as JSON lines, and the same to Weights & Biases."
+    "Metrics as JSON lines, and the same to Weights & Biases or trackio."
     def __init__(self,
         folder: Path,
         config, # a dataclass; its flag `wandb` says whether they are sent there too
         step: int, # the last step that is kept; 0 = the run begins
         first: bool = True, # of several processes only the first keeps a log
+        say: Callable[[str], None] = lambda text: None, # where the run can be seen
     ):
         self.path = folder/"metrics.jsonl"
         self.wandb = None
@@ -134,7 +148,11 @@ class Log:
         self.rows = [r for r in read_metrics(folder) if r["step"] <= step and step]
         text = "".join(json.dumps(r) + "\n" for r in self.rows)
         write_whole(self.path, lambda p: p.write_text(text))
-        if config.wandb: self.wandb = _wandb_run(folder, config)
+        if not config.wandb: return
+        if getattr(config, "tracker", "wandb") == "trackio": self.wandb = _trackio_run(folder, config)
+        else:
+            self.wandb = _wandb_run(folder, config)
+            say(_where(self.wandb))
 
 # %% ../nbs/api/03_log.ipynb #db7dc199
 @patch
@@ -150,6 +168,13 @@ def write(self: Log, row: dict):
             f" --resume {self.path.parent}."
         ) from None
     if self.wandb: self.wandb.log(row, step=row["step"])
+
+@patch
+def media(self: Log, **pages: str): # name -> HTML
+    "Boards and games, beside the metrics of the last step."
+    if not self.wandb: return
+    own = sys.modules["trackio" if type(self.wandb).__module__.startswith("trackio") else "wandb"]
+    self.wandb.log({f"media/{k}": own.Html(page) for k, page in pages.items()}, step=self.rows[-1]["step"])
 
 @patch
 def close(self: Log):

@@ -12,6 +12,7 @@ import math
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Callable
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from tqdm.auto import tqdm
 
 from .board import MOVES
 from .checkpoint import load_training, training_state
-from .config import check_memory, check_place, step_memory
+from .config import check_memory, check_place, placed, step_memory
 from .core import NotFinite, UserError, generator, parse_json, patch, write_whole
 from .files import read_tensors, write_tensors
 from .judge import kept_out
@@ -152,8 +153,10 @@ class PretrainConfig(Config):
         was=0,
     )
     match_openings: int = key(50, "openings of each match, two games each", least=0)
-    device: str = key("cpu", "cpu or cuda")
+    device: str = key("auto", "cpu, cuda, or auto: cuda where there is one")
     wandb: bool = key(False, "log to Weights & Biases")
+    tracker: str = key("wandb", "where it is logged to if wandb is yes; trackio keeps it on this machine",
+                       choices=("wandb", "trackio"))
 
     def check(self):
         check_place(self.name, self.device)
@@ -230,7 +233,8 @@ def _memory(c: PretrainConfig) -> int: # bytes, about
 
 class _Pretraining:
     "A run under way."
-    def __init__(self, c: PretrainConfig, root: Path, resume: Path | None):
+    def __init__(self, c: PretrainConfig, root: Path, resume: Path | None,
+                 say: Callable[[str], None] = print):
         self.config = c
         check_memory(_memory(c), c.device, "This run", "batch, valid, width or layers")
         start = c.start if not resume else None    # that file is not needed any more
@@ -247,7 +251,7 @@ class _Pretraining:
         self.folder = resume or new_folder(c.name, root)
         text = json.dumps(c.flat(), indent=1) + "\n"
         write_whole(self.folder/"config.json", lambda p: p.write_text(text))
-        self.log = Log(self.folder, c, self.done)
+        self.log = Log(self.folder, c, self.done, say=say)
 
     def judged(self) -> dict:
         valid = validate(self.policy.eval(), self.data.valid, self.data.valid_target)
@@ -379,11 +383,12 @@ def pretrain(
 ) -> PretrainResult:
     "Learn from shards; judge; write policy, metrics and summary. Ctrl-C ends it early, all written."
     kept = pretrain_config(Path(resume)) if resume else PretrainConfig()
-    c = check(config or kept)
+    c = placed(check(config or kept))
     other = [k for k in c.differs(kept) if k not in AGAIN] if resume else []
     if other:
         raise UserError(f"{other[0]} cannot be changed when a run is resumed; {', '.join(AGAIN)} can.")
-    run = _Pretraining(c, Path(root), Path(resume) if resume else None)
+    run = _Pretraining(c, Path(root), Path(resume) if resume else None,
+                      tqdm.write if progress else lambda text: None)
     try:
         if not run.done: run.log.write({"step": 0, **run.judged()})
         with torch.random.fork_rng(), StopSignal() as stop:

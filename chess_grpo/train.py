@@ -18,7 +18,7 @@ from torch import Tensor
 from .advantages import masked_mean
 from .board import Boards
 from .checkpoint import learner_state, load_learner, load_run, save_run
-from .config import TrainConfig, check_memory, left_over, memory_needed, planned_rate
+from .config import TrainConfig, check_memory, left_over, memory_needed, placed, planned_rate
 from .core import NotFinite, UserError, World, generator, patch
 from .curriculum import Starts
 from .engine import EnginePool
@@ -43,7 +43,7 @@ class Trainer:
         config: TrainConfig, # checked here
         engine: EnginePool,
     ):
-        c = self.config = check(config)
+        c = self.config = placed(check(config))
         self.world, self.engine = World(), engine
         if c.batch % self.world.size:
             raise UserError(f"batch is {c.batch}; it must be a multiple of the {self.world.size} "
@@ -344,6 +344,6 @@ def resumed_trainer(
 ) -> Trainer:
     "The trainer that a run left in its folder; what it started from is not needed any more."
     trainer = kind(config.but(start=None), engine)
-    trainer.config = config
+    trainer.config = placed(config)
     trainer.load(folder/"state.safetensors")
     return trainer
