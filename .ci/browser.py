@@ -4,6 +4,7 @@
 
 It needs jupyterlab and playwright, and a Chromium (of the system, or CHROMIUM=path, or playwright install chromium).
 """
+import json
 import os
 import shutil
 import socket
@@ -133,7 +134,7 @@ def lab(browser, cells: list[str], folder: Path):
         page.wait_for_selector(".jp-Notebook .jp-CodeCell", timeout=60_000)
         page.wait_for_function("window.jupyterapp.shell.currentWidget?.context?.sessionContext?.session?.kernel",
                                timeout=60_000)
-        page.evaluate("window.jupyterapp.commands.execute('notebook:run-all-cells')")
+        page.evaluate("void window.jupyterapp.commands.execute('notebook:run-all-cells')")
         yield page
         page.close()
 
@@ -232,6 +233,35 @@ def answered(hand: Hand, uci: str, board: chess.Board):
     hand.until(board.fen())
 
 
+RUN = """from chess_grpo.config import TrainConfig
+from chess_grpo.run import train
+result = train(TrainConfig.of(name="seen", preflight="off", steps=STEPS, batch=16, group=4, width=32, layers=1, heads=2,
+    search_depth=1, match_openings=0, wandb=False, eval_every=20, learning_rate=3e-3, entropy_floor=3.0), watch=True)
+print("ENDED", result.steps, result.complete)"""
+
+
+def watching(browser, folder: Path, pictures: Path):
+    "A run in JupyterLab: its panel, its button; then one whose page is closed."
+    with lab(browser, [RUN.replace("STEPS", "100000")], folder) as page:
+        page.locator("text=/step [0-9]+ of 100000/").wait_for(timeout=60_000)
+        time.sleep(12)
+        assert page.locator(".jp-OutputArea polyline").count() >= 6
+        page.screenshot(path=pictures/"lab_watch.png")
+        page.get_by_role("button", name="Stop", exact=True).click()
+        page.locator("text=/ENDED [0-9]+ False/").wait_for(timeout=30_000)
+        said = page.locator("text=/Watching took/").inner_text()
+    steps = json.loads((folder/"runs/seen/summary.json").read_text())["steps"]
+    print(f"JupyterLab: the button ended a run after {steps} steps. {said}")
+    with lab(browser, [RUN.replace("STEPS", "150").replace("seen", "alone")], folder) as page:
+        page.locator("text=/step [0-9]+ of 150/").wait_for(timeout=60_000)
+        page.close()
+        for _ in range(240):
+            if (folder/"runs/alone/report.html").exists(): break
+            time.sleep(0.5)
+        assert json.loads((folder/"runs/alone/summary.json").read_text())["complete"]
+    print("JupyterLab: a run whose page was closed came to its end")
+
+
 def on_the_page(browser, folder: Path, pictures: Path):
     "The local page: light, dark, a phone; a promotion and a mate from a position of its own."
     fen = "7k/P4ppp/8/8/8/8/8/K7 w - - 0 1"
@@ -271,7 +301,7 @@ def chromium(playwright):
     return playwright.chromium.launch(executable_path=path, args=["--no-sandbox"] if os.geteuid() == 0 else [])
 
 
-TESTS = on_the_page, at_the_board, against_policy
+TESTS = on_the_page, at_the_board, against_policy, watching
 
 
 def main() -> int:
