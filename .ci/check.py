@@ -30,18 +30,24 @@ SETTINGS.read(ROOT/"settings.ini")
 INSTALL = re.compile(r'%pip install -q (\\"[^"]+"|[^\s"]+)')    # of a notebook's first cell
 
 
+# what needs the extra `text`
+HEAVY = re.compile(r"chess_grpo[./]text|studies\.(manual_grpo_step|same_as_trl)|import (trl|transformers|datasets)"
+                   r"|from (trl|transformers|datasets) |text-data|default_exp text")
+
+
 def installs(write: bool = False) -> list[str]:
-    "Notebooks install this package by its name and version, and both stand in settings.ini alone."
+    "Notebooks install this package by its name and version (settings.ini), and no more of it than they need."
     name, version = SETTINGS["DEFAULT"]["lib_name"], SETTINGS["DEFAULT"]["version"]
     ours, wrong = re.compile(rf'\\"{name}(\[text\])?==[^"\\]+\\"'), []
     for path in sorted(ROOT.glob("nbs/**/*.ipynb")):
         text = path.read_text()
-        right = ours.sub(lambda m: f'\\"{name}{m[1] or ""}=={version}\\"', text)
+        extra = "[text]" if HEAVY.search(text) else ""
+        right = ours.sub(lambda m: f'\\"{name}{extra}=={version}\\"', text)
         if write and right != text: path.write_text(right)
         odd = [m[1] for m in INSTALL.finditer(right) if not ours.fullmatch(m[1])]
         rel = path.relative_to(ROOT)
         if odd: wrong.append(f"{rel} installs {odd[0]}, not {name}=={version}")
-        elif right != text and not write: wrong.append(f"{rel} installs another version than {version}: make export")
+        elif right != text and not write: wrong.append(f"{rel} should install {name}{extra}=={version}: make export")
     return wrong
 
 
@@ -61,16 +67,25 @@ def export():
     installs(write=True)
     subprocess.run([BIN/"nbdev_export"], cwd=ROOT, check=True)
     (ROOT/"README.md").write_text(readme())
+    (ROOT/"data/commands.json").write_text(option_names())
+
+
+def option_names() -> str:
+    "What the command line knows before anything is loaded: data/commands.json."
+    ask = "import json; from chess_grpo.command import option_names; print(json.dumps(option_names(), indent=1))"
+    return subprocess.run([sys.executable, "-c", ask], cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
 
 def in_step() -> list[str]:
     "What is out of step with the notebooks; the export is left in place, so that git diff shows it."
-    before, path = library(), ROOT/"README.md"
-    was = path.read_text() if path.exists() else ""
+    before, path, names = library(), ROOT/"README.md", ROOT/"data/commands.json"
+    was, known = (p.read_text() if p.exists() else "" for p in (path, names))
     export()
     after = library()
     stale = [f"chess_grpo/{n} is out of step with the notebooks: commit what make export writes"
              for n in sorted(before.keys() | after.keys()) if before.get(n) != after.get(n)]
+    if known != names.read_text():
+        stale.append("data/commands.json is out of step with nbs/api/64_command: commit what make export writes")
     if shipped_totals() not in was:
         stale.append(f"README.md does not say what data/claims says: {shipped_totals()}")
     if was != readme():
@@ -105,6 +120,106 @@ def narrow() -> list[str]:
             if len(l) > 120 and not l.startswith("__all__") and n != "_modidx.py"]
 
 
+# ![](x), [](x), and [name]: x at the beginning of a line
+LINK = re.compile(r"\]\(([^)\s]+)\)|^\[[^\]]+\]: (\S+)", re.MULTILINE)
+OURS = re.compile(r"https://(?:github\.com|colab\.research\.google\.com/github|raw\.githubusercontent\.com)/"
+                  r"chess-grpo/chess_grpo/(?:(?:blob|tree)/)?main/([^#?]+)")
+
+
+def slug(heading: str) -> str: return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
+
+
+def broken_links() -> list[str]:
+    "Links of notebooks and pages that lead nowhere, as far as this checkout can tell."
+    pages = {p: "\n\n".join(c.source for c in nbformat.read(p, 4).cells if c.cell_type == "markdown")
+             for p in sorted(ROOT.glob("nbs/**/*.ipynb"))}
+    pages |= {p: p.read_text() for p in (*ROOT.glob("*.md"), ROOT/"data/README.md")}
+    found = []
+    for page, text in pages.items():
+        anchors = {slug(line.lstrip("#")) for line in text.splitlines() if line.startswith("#")}
+        for link in (a or b for a, b in LINK.findall(text)):
+            ours = OURS.match(link)
+            path, _, anchor = link.partition("#")
+            target = ROOT/ours[1] if ours else page.parent/path
+            lost = anchor not in anchors if not path else (ours or "://" not in link) and not target.exists()
+            if lost and not link.startswith("mailto:"): found.append(f"{page.relative_to(ROOT)} links to {link}")
+    return found
+
+
+def bad_headings() -> list[str]:
+    "A page has one title, at its beginning, and no heading skips a level."
+    found = []
+    for p in sorted(ROOT.glob("nbs/**/*.ipynb")):
+        cells = [re.sub(r"```.*?```", "", c.source, flags=re.S) for c in nbformat.read(p, 4).cells
+                 if c.cell_type == "markdown"]
+        levels = [len(m[1]) for c in cells for m in re.finditer(r"^(#+) ", c, re.MULTILINE)]
+        skips = any(b > a + 1 for a, b in zip(levels, levels[1:]))
+        if levels[:1] != [1] or levels.count(1) != 1 or skips:
+            found.append(f"{p.relative_to(ROOT)} has headings of the levels {levels[:12]}")
+    return found
+
+
+def in_sidebar() -> list[str]:
+    "Every page has its place in the site, and only one."
+    listed = re.findall(r"- (\S+\.ipynb)", (ROOT/"nbs/sidebar.yml").read_text())
+    pages = {str(p.relative_to(ROOT/"nbs")) for p in ROOT.glob("nbs/**/*.ipynb")}
+    twice = {p for p in listed if listed.count(p) > 1}
+    return [f"nbs/sidebar.yml does not list {p} once" for p in sorted(pages ^ set(listed) | twice)]
+
+
+# a process of its own: it runs exported cells and imports
+SITE = """
+import multiprocessing, pathlib, warnings
+import torch, matplotlib
+from execnb.nbio import read_nb
+from nbdev.processors import FilterDefaults
+warnings.simplefilter("ignore")
+
+def page(p):
+    try: FilterDefaults().nb_proc(read_nb(p)).process()
+    except Exception as e: return f"{p} makes no page of the site: {' '.join(str(e).split())[:200]}"
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    pages = sorted(pathlib.Path("nbs").glob("**/*.ipynb"))
+    with multiprocessing.get_context("fork").Pool(2, maxtasksperchild=1) as pool:
+        print(*filter(None, pool.imap(page, pages)), sep="\\n")
+"""
+
+
+def site() -> list[str]:
+    "Notebooks that nbdev cannot make a page of: what `nbdev_docs` does before quarto draws them."
+    with tempfile.NamedTemporaryFile("w", suffix=".py") as f:
+        f.write(SITE)
+        f.flush()
+        done = subprocess.run([sys.executable, f.name], cwd=ROOT, capture_output=True, text=True)
+    if done.returncode: return [f"the site could not be tried: {done.stderr[-500:]}"]
+    return [line for line in done.stdout.splitlines() if "makes no page" in line]
+
+
+def from_wheel() -> list[str]:
+    "Does the notebook that a newcomer opens first run from the wheel alone, elsewhere, with the torch that is here?"
+    with tempfile.TemporaryDirectory() as folder:
+        copy, lib, work = (Path(folder)/name for name in ("copy", "lib", "work"))
+        for name in ("chess_grpo", "data"): shutil.copytree(ROOT/name, copy/name)
+        for p in ROOT.glob("*.*"): shutil.copy(p, copy) if p.is_file() else None
+        work.mkdir()
+        shutil.copy(ROOT/"nbs/start.ipynb", work)
+        pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+        env = {"CHESS_GRPO_SCALE": "smoke", "WANDB_MODE": "offline", "OMP_NUM_THREADS": "1", **os.environ,
+               "PYTHONPATH": str(lib)}
+        run = [sys.executable, "-m", "nbconvert", "--to", "notebook", "--execute", "--inplace", "start.ipynb"]
+        where = [sys.executable, "-c", "import chess_grpo; print(chess_grpo.__file__)"]
+        done = None
+        for words in ([*pip, "wheel", "--no-deps", "-w", folder, str(copy)],
+                      [*pip, "install", "--no-deps", "--target", str(lib), "--find-links", folder, "--no-index",
+                       SETTINGS["DEFAULT"]["lib_name"]], where, run):
+            done = subprocess.run(words, cwd=work, env=env, capture_output=True, text=True)
+            if done.returncode: return [f"nbs/start.ipynb does not run from the wheel: {done.stderr[-1500:]}"]
+            if words is where and str(lib) not in done.stdout: return [f"not the wheel was tried: {done.stdout}"]
+    return []
+
+
 def same_with_nbdev3() -> list[str]:
     "nbdev 3 reads pyproject.toml; does it export the same? Its own index of symbols (_modidx) has another form."
     with tempfile.TemporaryDirectory() as folder:
@@ -121,7 +236,7 @@ def same_with_nbdev3() -> list[str]:
             if n != "_modidx.py" and ours.get(n) != theirs.get(n)]
 
 
-def run(notebook: Path) -> bool:
+def run(notebook: Path, all_of_them: int, done: list) -> bool:
     "One notebook, in a process of its own."
     start, problem = time.monotonic(), ""
     try: nbformat.validate(nbformat.read(notebook, 4))
@@ -132,7 +247,8 @@ def run(notebook: Path) -> bool:
     p = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True)
     ok = p.returncode == 0 and not problem
     name, seconds = notebook.relative_to(ROOT), time.monotonic() - start
-    print(f"{'ok    ' if ok else 'FAILED'} {seconds:5.0f} s  {name}", flush=True)
+    done.append(name)
+    print(f"{'ok    ' if ok else 'FAILED'} {seconds:5.0f} s  {len(done):3d} of {all_of_them}  {name}", flush=True)
     if not ok: print(problem + p.stdout[-6000:] + p.stderr[-6000:], flush=True)
     return ok
 
@@ -147,14 +263,16 @@ def main() -> int:
     if "--export" in words:
         export()
         return 0
-    checks = installs, in_step, in_style, narrow, numbered_once
+    checks = installs, in_step, in_style, narrow, numbered_once, broken_links, bad_headings, in_sidebar
     wrong = same_with_nbdev3() if "--nbdev3" in words else [line for f in checks for line in f()]
-    if not words: wrong += same_with_nbdev3()
+    if not words: wrong += site() + from_wheel() + same_with_nbdev3()
     for line in wrong: print(line, flush=True)
     if "--nbdev3" in words: return 1 if wrong else 0
     notebooks = chosen(words)
-    print(f"{len(notebooks)} notebooks, two at a time; all of them take about 15 minutes on two cores", flush=True)
-    with ThreadPoolExecutor(2) as pool: results = list(pool.map(run, notebooks))
+    often = f", about {round(15 * len(notebooks) / len(chosen([])))} minutes on two cores" if len(notebooks) > 5 else ""
+    print(f"{len(notebooks)} notebooks, two at a time{often}", flush=True)
+    done: list[Path] = []
+    with ThreadPoolExecutor(2) as pool: results = list(pool.map(lambda p: run(p, len(notebooks), done), notebooks))
     failed = results.count(False) + len(wrong)
     print(f"{results.count(True)} passed, {failed} failed")
     return 1 if failed else 0

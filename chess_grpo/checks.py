@@ -9,7 +9,9 @@ __all__ = ['LIMITS', 'REMEDIES', 'Measure', 'Check', 'Report', 'judge', 'Identit
            'check_direction', 'check_power']
 
 # %% ../nbs/api/30_checks.ipynb #f8c6c24a
+import html
 import math
+import textwrap
 from dataclasses import dataclass, field, replace
 from itertools import combinations, permutations
 from typing import Callable, Iterable, Sequence
@@ -46,12 +48,18 @@ class Report:
         return tuple(n for c in self.checks if c.verdict != "sound" for n in c.causes)
 
     def __str__(self):
-        rows = [("check", "found", "should be", "verdict")]
-        rows += [(c.name, c.figure, c.limit, c.verdict) for c in self.checks]
-        widths = [max(len(r[i]) for r in rows) for i in range(4)]
-        lines = ["  ".join(x.ljust(w) for x, w in zip(r, widths)).rstrip() for r in rows]
-        wrong = [f"{c.verdict}: {c.name}: {c.remedy}" for c in self.checks if c.verdict != "sound"]
-        return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:], *wrong])
+        said = [f"{c.verdict:8s} {c.name}: {c.figure}" + (f" (should be {c.limit})" if c.limit else "")
+                + (f": {c.remedy}" if c.verdict != "sound" else "") for c in self.checks]
+        return "\n".join(textwrap.fill(line, 100, subsequent_indent=" " * 9) for line in said)
+
+    def _repr_html_(self) -> str:
+        "A table in a notebook; what is not sound stands out, with what to do."
+        colours = {"sound": "#2e9e4f", "warning": "#d99a1c", "fault": "#d0402b"}
+        rows = [("", "check", "found", "should be")]
+        rows += [(c.verdict, c.name, c.figure + (f" - {c.remedy}" if c.verdict != "sound" else ""), c.limit)
+                 for c in self.checks]
+        def cell(x): return f'<td style="text-align:left;color:{colours.get(x, "inherit")}">{html.escape(x)}</td>'
+        return "<table>" + "".join(f"<tr>{''.join(map(cell, r))}</tr>" for r in rows) + "</table>"
 
 # %% ../nbs/api/30_checks.ipynb #37ab9064
 def judge(

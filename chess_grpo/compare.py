@@ -30,7 +30,7 @@ class Run:
     quality: Quality                # on the judge's positions
     ladder: dict[str, MatchResult]  # opponent -> what it scores
 
-RUNGS = ("random", "skill 0, depth 1")
+RUNGS = ("random", "skill 0 at depth 1")
 
 def read_run(
     folder: str | Path, # of a run

@@ -222,7 +222,7 @@ def make_optimizers(
 def weakest(openings: int, policy: PolicyNetwork, progress: bool = False) -> MatchResult:
     "A match against Stockfish, skill 0 at depth 1."
     player, some = PolicyPlayer(policy), load_openings()[:openings]
-    return match_result(play_rung(player, "skill 0, depth 1", some, progress=progress), "policy")
+    return match_result(play_rung(player, "skill 0 at depth 1", some, progress=progress), "policy")
 
 # %% ../nbs/api/44_pretrain.ipynb #8b46333b
 def _memory(c: PretrainConfig) -> int: # bytes, about

@@ -149,17 +149,17 @@ def sprt(
 # name -> options and search command of Stockfish; None = a random mover
 LADDER: dict[str, tuple[dict, str] | None] = {
     "random": None,
-    "skill 0, depth 1": ({"Skill Level": 0}, "go depth 1"),
-    "skill 0, 50 ms": ({"Skill Level": 0}, "go movetime 50"),
-    "skill 2, 50 ms": ({"Skill Level": 2}, "go movetime 50"),
-    "skill 5, 50 ms": ({"Skill Level": 5}, "go movetime 50"),
-    "skill 10, 50 ms": ({"Skill Level": 10}, "go movetime 50"),
-    "Elo 1350, 50 ms": ({"UCI_LimitStrength": "true", "UCI_Elo": 1350}, "go movetime 50"),
-    "Elo 1700, 50 ms": ({"UCI_LimitStrength": "true", "UCI_Elo": 1700}, "go movetime 50"),
+    "skill 0 at depth 1": ({"Skill Level": 0}, "go depth 1"),
+    "skill 0 at 50 ms": ({"Skill Level": 0}, "go movetime 50"),
+    "skill 2 at 50 ms": ({"Skill Level": 2}, "go movetime 50"),
+    "skill 5 at 50 ms": ({"Skill Level": 5}, "go movetime 50"),
+    "skill 10 at 50 ms": ({"Skill Level": 10}, "go movetime 50"),
+    "Elo 1350 at 50 ms": ({"UCI_LimitStrength": "true", "UCI_Elo": 1350}, "go movetime 50"),
+    "Elo 1700 at 50 ms": ({"UCI_LimitStrength": "true", "UCI_Elo": 1700}, "go movetime 50"),
     "1 node": ({}, "go nodes 1"),
     "100 nodes": ({}, "go nodes 100"),
     "depth 1": ({}, "go depth 1"),
-    "skill 20, 50 ms": ({}, "go movetime 50"),
+    "skill 20 at 50 ms": ({}, "go movetime 50"),
 }
 
 def play_rung(
@@ -224,7 +224,7 @@ def notes_match(
 ) -> list[Game]:
     "The evaluation of the notes."
     openings = random_openings(games // 2, 6, torch.Generator().manual_seed(seed))
-    return play_rung(player, "skill 2, 50 ms", openings, progress=progress)
+    return play_rung(player, "skill 2 at 50 ms", openings, progress=progress)
 
 # %% ../nbs/api/33_rating.ipynb #4f83871f
 def compare(

@@ -207,7 +207,7 @@ _LONG = {
     "preflight": [],
     "label": ["--folder=runs/more", "--positions=400", "--depth=3", "--shards=9"],
     "pretrain": [*_TINY, "--steps=100000", "--batch=16", "--valid=20"],
-    "evaluate": ["policy.safetensors", "--against=skill 0, depth 1", "--openings=500"],
+    "evaluate": ["policy.safetensors", "--against=skill 0 at depth 1", "--openings=500"],
     "fuzz": ["--games=100000"],
     "text-data": ["--folder=runs/texts", "--policy=4000", "--environment=4000"],
     "text-train": ["--minutes=0", "--steps=100000", "--bf16=no"],
