@@ -153,7 +153,7 @@ def verdict(self: Review,
 # %% ../nbs/api/34_claims.ipynb #9edc3967
 @patch
 def close(self: Review) -> list[Verdict]:
-    "All claims must have a verdict; keep them."
+    "All claims must have a verdict; keep them, but not in the place of those of a larger scale."
     missing = [c for c in self.claims if c not in self.verdicts]
     if missing:
         raise UserError(
@@ -161,8 +161,19 @@ def close(self: Review) -> list[Verdict]:
         )
     self.path.parent.mkdir(parents=True, exist_ok=True)
     ordered = [self.verdicts[c] for c in self.claims]
-    write_json(self.path, "verdicts", [asdict(v) for v in ordered])
+    write_json(self.kept_at(), "verdicts", [asdict(v) for v in ordered])
     return ordered
+
+@patch
+def kept_at(self: Review) -> Path:
+    "The note's file, or one beside it where that holds verdicts of a larger scale."
+    rank = SCALES.index(scale())
+    try: larger = self.path.exists() and max(SCALES.index(v.scale) for v in read_verdicts(self.path)) > rank
+    except UserError: larger = False    # damaged, or of an earlier format: nothing to keep
+    if not larger: return self.path
+    beside = self.path.with_suffix(f".{scale()}.json")
+    print(f"{self.path} holds verdicts of a larger scale and stays; these are in {beside.name}.")
+    return beside
 
 @patch
 def _repr_html_(self: Review) -> str:
