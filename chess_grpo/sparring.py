@@ -296,7 +296,7 @@ def save(self: Table):
     write_whole(Path(f"game-{n}.pgn"), lambda p: p.write_text(self.session.pgn() + "\n"))
     self.status.value = str(element("b", f"saved as {Path(f'game-{n}.pgn').resolve()}"))
 
-# %% ../nbs/api/81_sparring.ipynb #2e89ce33
+# %% ../nbs/api/81_sparring.ipynb #1e619997
 def explore(
     policies: Mapping[str, PolicyNetwork | tuple[PolicyNetwork, float]], # name -> policy, or with its temperature
     fen: str = chess.STARTING_FEN,
@@ -305,7 +305,7 @@ def explore(
     "A board, and beside it what each policy would play."
     import ipywidgets as w
     if not policies: raise UserError("There is nobody to ask: give a policy, as in explore({'start': policy}).")
-    board, panels = Board(fen), {name: w.HTML() for name in policies}
+    board, panels = Board(fen), {name: w.HTML(layout=w.Layout(min_width="235px")) for name in policies}
     def show(_=None):
         for name, who in policies.items():
             policy, temperature = who if isinstance(who, tuple) else (who, 1.0)
