@@ -250,7 +250,7 @@ class Table:
         self.status.value, self.panel.value = str(element("b", state["status"])), state["panel"]
         self.drawing = False
 
-# %% ../nbs/api/81_sparring.ipynb #e7563a88
+# %% ../nbs/api/81_sparring.ipynb #c28fd0fb
 @patch
 def moved(self: Table, change):
     "A move was made on the board."
@@ -287,6 +287,9 @@ def settings(self: Table, _):
     s = self.session
     s.hints, s.asking, s.temperature = self.hints.value, self.asking.value, self.heat.value
     if s.asking and s.engine is None: s.engine = EnginePool(1)
+    if not s.asking and self.own and s.engine:
+        s.engine.close()
+        s.engine = None
     self.show()
 
 @patch

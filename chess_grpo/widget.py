@@ -84,12 +84,12 @@ def board_view(
     return {"fen": board.fen(), "legal": legal, "last": board.peek().uci() if board.move_stack else "",
             "check": check, "flipped": flipped, "arrows": [list(a) for a in arrows], "size": size}
 
-# %% ../nbs/api/80_widget.ipynb #a3df85cb
+# %% ../nbs/api/80_widget.ipynb #a061e4a5
 _MARKS = {
-    "markerSquare": '<rect width="40" height="40"/>',
-    "markerFrame": '<rect x="1.5" y="1.5" width="37" height="37" fill="none"/>',
-    "markerDot": '<circle cx="20" cy="20" r="6.5"/>',
-    "markerCircle": '<circle cx="20" cy="20" r="17.5" fill="none"/>',
+    "markerSquare": '<rect width="45" height="45"/>',
+    "markerFrame": '<rect x="1.5" y="1.5" width="42" height="42" fill="none"/>',
+    "markerDot": '<circle cx="22.5" cy="22.5" r="7"/>',
+    "markerCircle": '<circle cx="22.5" cy="22.5" r="20" fill="none"/>',
     "arrowDefault": '<path d="M18 11 33 20 18 29Z"/>',
 }
 
