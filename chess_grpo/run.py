@@ -336,7 +336,9 @@ def _speed(rows: list[dict], config: TrainConfig) -> tuple[dict[str, float], dic
 # %% ../nbs/api/63_run.ipynb #e64179cb
 def _commit() -> str:
     "Of the checkout that this library is; empty if it is none."
-    words = ["git", "-C", str(data_path("README.md").parent), "describe", "--always", "--dirty"]
+    root = data_path("README.md").parent.parent
+    if not (root/"nbs").is_dir(): return ""    # installed, perhaps inside somebody else's checkout
+    words = ["git", "-C", str(root), "describe", "--always", "--dirty"]
     try: return subprocess.run(words, capture_output=True, text=True, check=True, timeout=5).stdout.strip()
     except (OSError, subprocess.SubprocessError): return ""
 

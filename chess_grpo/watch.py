@@ -147,8 +147,8 @@ class StopButton(anywidget.AnyWidget):
     def _heard(self, widget, message, buffers):
         if self.live and message == {"stop": True}: self.stop.asked = True
 
-# %% ../nbs/api/83_watch.ipynb #ccaebe91
-_GUARDS = {"stop": "#d0402b", "rollback": "#d0402b", "lower_rate": "#d99a1c"}    # others are violet
+# %% ../nbs/api/83_watch.ipynb #8d1b1cca
+_GUARDS = {"stop": "#d0402b", "rollback": "#d0402b", "boost": "#d99a1c"}    # a warning is violet
 
 def panels(rows: Sequence[dict]) -> list[tuple[str, list[str]]]: # title, keys
     "What is drawn of a run."
