@@ -26,7 +26,7 @@ from chess_grpo.checks import (
 )
 from .core import UserError, parse_json, write_whole
 
-# %% ../nbs/api/35_captured.ipynb #b378520f
+# %% ../nbs/api/35_captured.ipynb #92ed79a8
 _SETTINGS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "dtype", "source")
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class Captured:
     log_probs: list[list[float | None]]
     mask: list[list[bool]] | None = None    # N x tokens, True = enters the loss; None = all
     text: list[str] | None = None    # of the completions, as the reward read them
+    encoded_again: list[bool] | None = None    # True = these ids were made from text after they were drawn
     temperature: float = 1.0    # that the tokens were drawn at
     top_p: float = 1.0    # least share of probability that was kept; 1 = all
     top_k: int = 0    # tokens that were kept; 0 = all
@@ -63,7 +64,7 @@ def _wide(rows: Sequence[Sequence], fill) -> Tensor: # [N,T], filled up on the r
     T = max(map(len, rows))
     return torch.tensor([[fill if x is None else x for x in r] + [fill] * (T - len(r)) for r in rows])
 
-# %% ../nbs/api/35_captured.ipynb #164b6b8a
+# %% ../nbs/api/35_captured.ipynb #e5034267
 _DTYPES = ("float32", "bfloat16", "float16")
 
 def _check_captured(c: Captured):
@@ -71,7 +72,7 @@ def _check_captured(c: Captured):
     def bad(what: str): raise UserError(f"The completions of {c.source} cannot be read: {what}.")
     n = len(c.prompt_ids)
     if not n: bad("there are none")
-    for name in ("completion_ids", "log_probs", "mask", "text"):
+    for name in ("completion_ids", "log_probs", "mask", "text", "encoded_again"):
         if getattr(c, name) is not None and len(getattr(c, name)) != n:
             bad(f"there are {n} prompts and {len(getattr(c, name))} of {name}")
     for i, (prompt, ids, lps) in enumerate(zip(c.prompt_ids, c.completion_ids, c.log_probs)):
@@ -97,8 +98,8 @@ def _check_row(bad, which: str, prompt, ids, lps, mask):
     if any(x > 1e-3 for x in known):
         bad(f"{which} has a log-probability of {max(known):.3g}, above 0; are they probabilities?")
 
-# %% ../nbs/api/35_captured.ipynb #d9835f49
-_ROWS = ("prompt_ids", "completion_ids", "log_probs", "mask", "text")
+# %% ../nbs/api/35_captured.ipynb #b06ca228
+_ROWS = ("prompt_ids", "completion_ids", "log_probs", "mask", "text", "encoded_again")
 
 def write_captured(
     captured: Captured,
@@ -121,17 +122,17 @@ def _without_nan(row: dict) -> dict:
 def _save_tensors(c: Captured, path: str | Path):
     "Rows one after the other, and their lengths."
     tensors = {}
-    for k, kind in (("prompt_ids", torch.int64), ("completion_ids", torch.int64), ("log_probs", torch.float64),
-                    ("mask", torch.bool)):
+    kinds = {"prompt_ids": torch.int64, "completion_ids": torch.int64, "log_probs": torch.float64, "mask": torch.bool}
+    for k, kind in kinds.items():
         rows = getattr(c, k)
         if rows is None: continue
         tensors[k] = torch.tensor([math.nan if x is None else x for r in rows for x in r], dtype=kind)
     for k in ("prompt_ids", "completion_ids"):
         tensors[k.replace("ids", "lengths")] = torch.tensor([len(r) for r in getattr(c, k)])
-    words = {k: getattr(c, k) for k in _SETTINGS} | ({"text": c.text} if c.text is not None else {})
+    words = {k: getattr(c, k) for k in (*_SETTINGS, "text", "encoded_again") if getattr(c, k) is not None}
     save_file(tensors, path, {"captured": json.dumps(words)})
 
-# %% ../nbs/api/35_captured.ipynb #f1d6c723
+# %% ../nbs/api/35_captured.ipynb #494ca2d3
 def read_captured(
     path: str | Path, # ends in .jsonl or .safetensors
 ) -> Captured:
@@ -175,9 +176,10 @@ def _read_tensors(path: Path) -> dict[str, Any]:
         tensors = {k: f.get_tensor(k) for k in f.keys()}
     needed = {"prompt_ids", "prompt_lengths", "completion_ids", "completion_lengths", "log_probs"}
     if not isinstance(words, dict) or needed - set(tensors):
-        raise UserError(f"{path} holds no captured completions: {', '.join(sorted(needed - set(tensors))) or 'words'}"
-                        " missing.")
-    if unknown := set(words) - {*_SETTINGS, "text"}: raise UserError(f"{path}: there is no {min(unknown)!r}.")
+        missing = ", ".join(sorted(needed - set(tensors))) or "words"
+        raise UserError(f"{path} holds no captured completions: {missing} missing.")
+    if unknown := set(words) - {*_SETTINGS, "text", "encoded_again"}:
+        raise UserError(f"{path}: there is no {min(unknown)!r}.")
     def cut(k: str) -> list[list]:
         lengths = tensors["prompt_lengths" if k == "prompt_ids" else "completion_lengths"].tolist()
         if sum(lengths) != len(tensors[k]):
@@ -335,7 +337,7 @@ def _fit(logits: CapturedLogits, numbers: Tensor, how: Making, mask: Tensor) -> 
     error = ((s * s * (r - s * move) ** 2).sum().sqrt() / power).item()
     return how, error
 
-# %% ../nbs/api/35_captured.ipynb #9330dd0f
+# %% ../nbs/api/35_captured.ipynb #108735a5
 @dataclass(frozen=True, eq=False)
 class Made:
     "What log-probabilities turned out to be."
@@ -349,7 +351,7 @@ def how_made(
     numbers: Tensor, # [N,T] nats, nan = nothing was said
     said: Making,
     mask: Tensor, # [N,T] bool, True = counts
-    limits: dict[str, float] = LIMITS, # what arithmetic may do
+    limits: Callable[[Making], dict[str, float]] = lambda how: LIMITS, # what arithmetic may do to such numbers
 ) -> Made:
     "The way of making these numbers that departs least from what was said."
     def missing(how: Making) -> Tensor:
@@ -362,7 +364,7 @@ def how_made(
             if not (w[1] and w[2])]
     # before and after filters are both in use: neither departs
     ways.sort(key=lambda w: (len(set(w.departs(said)) - {"filters"}), off(w)))
-    def agrees(how: Making) -> bool: return _agree(figures(how), limits)
+    def agrees(how: Making) -> bool: return _agree(figures(how), limits(how))
     best = next(filter(agrees, ways), min(ways, key=off))
     if not _agree(figures(best), LIMITS): best = _refined(logits, numbers, best, mask & ~missing(best))
     if not agrees(best): best = min((replace(said, filters=f) for f in filters), key=off)    # no guess
@@ -377,40 +379,46 @@ def _refined(logits: CapturedLogits, numbers: Tensor, how: Making, mask: Tensor)
     apart = abs(fitted.temperature - how.temperature)
     return fitted if apart > max(4 * error, 0.003 * how.temperature) else how
 
-# %% ../nbs/api/35_captured.ipynb #281019c7
+# %% ../nbs/api/35_captured.ipynb #ca1c486a
 def drawn_temperature(
     logits: CapturedLogits,
     mask: Tensor, # [N,T] bool, True = counts
-) -> tuple[float, float]: # temperature, its standard error
-    "The temperature that the tokens themselves speak for."
-    c, b = logits.captured, 1 / logits.captured.temperature
+) -> tuple[float, float, float]: # temperature, its standard error, standard errors of the score from 0
+    "The temperature that the tokens themselves speak for, and how much they speak against the one that is said."
+    b, first = 1 / logits.captured.temperature, None
     for _ in range(20):    # Newton's method on b = 1 / temperature
-        score = power = 0.0
-        for z, ids, prompt, m in zip(logits.rows, c.completion_ids, c.prompt_ids, mask):
-            keep, tokens = m[:len(ids)].to(z.device), torch.tensor(ids, device=z.device)
-            lp = drawn_log_probs(z, tokens, torch.tensor(prompt, device=z.device), c, 1 / b)[keep]
-            p, zz = lp.exp(), z[keep].double()
-            mean = (p * zz).sum(1)
-            score += (zz.gather(1, tokens[keep, None])[:, 0] - mean).sum().item()
-            power += (p * (zz - mean[:, None]) ** 2).sum().item()
-        if power < 1e-9: return c.temperature, math.inf    # every step was certain
+        score, power = _score_of_drawn(logits, mask, 1 / b)
+        if power < 1e-9: return logits.captured.temperature, math.inf, 0.0    # every step was certain
+        first = score / math.sqrt(power) if first is None else first
         moved = min(max(b + score / power, b / 2), b * 2)
         if abs(moved - b) < 1e-6 * b: break
         b = moved
-    return 1 / b, 1 / (b * b * math.sqrt(power))
+    return 1 / b, 1 / (b * b * math.sqrt(power)), first
+
+def _score_of_drawn(logits: CapturedLogits, mask: Tensor, temperature: float) -> tuple[float, float]:
+    "Logits of the drawn tokens against their mean, summed, and its variance."
+    score = power = 0.0
+    c = logits.captured
+    for z, ids, prompt, m in zip(logits.rows, c.completion_ids, c.prompt_ids, mask):
+        keep, tokens = m[:len(ids)], torch.tensor(ids)
+        lp = drawn_log_probs(z, tokens, torch.tensor(prompt), c, temperature)[keep]
+        p, zz = lp.exp(), z[keep].double()
+        mean = (p * zz).sum(1)
+        score += (zz.gather(1, tokens[keep, None])[:, 0] - mean).sum().item()
+        power += (p * (zz - mean[:, None]) ** 2).sum().item()
+    return score, power
 
 def check_drawn(
     logits: CapturedLogits,
     mask: Tensor, # [N,T] bool, True = counts
 ) -> Check:
     "Do the tokens speak for the temperature that is said?"
-    T, error = drawn_temperature(logits, mask)
+    T, error, far = drawn_temperature(logits, mask)
     said = logits.captured.temperature
-    far = abs(T - said) / error
     remedy = (f"the tokens speak for {T:.2f} whatever log-probabilities say: look at what the sampler was "
               "given, and at its weights")
-    check = judge("temperature that the tokens speak for", far, at_most=4, cause="drawn otherwise", remedy=remedy)
-    return replace(check, figure=f"{T:.3g} ± {error:.2g}, {far:.1f} standard errors from {said:.3g}",
+    check = judge("temperature that the tokens speak for", abs(far), at_most=4, cause="drawn otherwise", remedy=remedy)
+    return replace(check, figure=f"{T:.3g} ± {error:.2g}, {abs(far):.1f} standard errors from {said:.3g}",
                    limit="within 4 standard errors")
 
 # %% ../nbs/api/35_captured.ipynb #0463228d
@@ -466,7 +474,7 @@ class _Learner:
         self.device = logits.device.type
         return logits.float().cpu()
 
-# %% ../nbs/api/35_captured.ipynb #d0ab2d73
+# %% ../nbs/api/35_captured.ipynb #cc21934b
 class _Sides:
     "Log-probabilities of sampler and learner, with some things put right."
     def __init__(self, captured: Captured, learner: _Learner, own, sampler: Context | None, temperature: float | None):
@@ -478,12 +486,18 @@ class _Sides:
         if captured.dtype != "float32":    # a second pass in the sampler's precision
             dtype = getattr(torch, captured.dtype)
             rough.append(learner.logits(every, exact, lambda: torch.autocast(learner.device, dtype)))
-        exactly = self.truth.numbers(said)
-        found = [rounding_limits(r.numbers(said)[None], exactly[None], self.real_tokens[None]) for r in rough]
-        self.limits = {k: max(f[k] for f in found) for k in LIMITS}
+        def bound(how: Making) -> dict[str, float]:
+            how = Making(said.temperature, how.filters)
+            found = [rounding_limits(r.numbers(how)[None], self.truth.numbers(how)[None], self.real_tokens[None])
+                     for r in rough]
+            return {k: max(f[k] for f in found) for k in LIMITS}
+        by_filters = {f: bound(Making(said.temperature, f)) for f in {False, captured.filters}}
+        def limits(how: Making) -> dict[str, float]: return by_filters[how.filters]
         self.behind = learner.logits(every, exact, sampler) if sampler else None    # at the sampler's weights
         self.heard = _wide(captured.log_probs, math.nan).float()
-        self.sampled = how_made(self.behind or self.truth, self.heard, said, self.mask, self.limits)
+        self.sampled = how_made(self.behind or self.truth, self.heard, said, self.mask, limits)
+        # where the last token inside falls to one side or the other, a filter rounds more than the softmax
+        self.limits = {k: max(limits(Making(1.0))[k], limits(self.sampled.how)[k]) for k in LIMITS}
         self.learned = self._how_learned(replace(said, temperature=temperature or said.temperature))
         self.tables: dict[tuple, dict[Making, Tensor]] = {}
 
@@ -496,7 +510,7 @@ class _Sides:
         if self.own is None: return said
         fixed = self.learner.conditions if callable(self.own) else frozenset()
         logits = self.learner.logits(fixed - {"left padding"})
-        return how_made(logits, self._own(fixed), said, self.mask, self.limits).how
+        return how_made(logits, self._own(fixed), said, self.mask, lambda how: self.limits).how
 
     def _own(self, fixed: frozenset[str]) -> Tensor: # [N,T]
         with self.learner.under(fixed): found = self.own() if callable(self.own) else self.own
@@ -576,7 +590,26 @@ def _check_heard(sides: _Sides) -> list[Check]:
     return [judge("log-probabilities that are missing or filled with 0", share, at_most=0, show="{:.1%}",
                   cause="missing", remedy=REMEDIES["missing"]), check]
 
-# %% ../nbs/api/35_captured.ipynb #eaad7339
+# %% ../nbs/api/35_captured.ipynb #b327fd4b
+def _check_encoded(sides: _Sides) -> list[Check]:
+    "Ids that were made from text: a fault where the log-probabilities are of others."
+    again = sides.captured.encoded_again
+    if again is None: return []
+    share = sum(again) / len(again)
+    verdict, cause = ("warning", "text") if sides.sampled.agrees else ("fault", "tokens")
+    return [judge("completions that were decoded and encoded again", share, at_most=0, show="{:.0%}", cause=cause,
+                  verdict=verdict, remedy=REMEDIES["tokens"])]
+
+def _of_tokens_alone(learner: _Learner) -> "CapturedReport":
+    "Half of the question, where the sampler says nothing: are these tokens that the learner would draw?"
+    c = learner.captured
+    check = check_drawn(learner.logits(learner.conditions, learner.exact), c.counted)
+    nothing = {k: math.nan for k in LIMITS}
+    unknown = Check("on-policy identity", f"{c.source} hands over no log-probabilities", "measured", "warning",
+                    "only the tokens were looked at: have it hand them over", ("no log-probabilities",))
+    return CapturedReport([unknown, check], Identity(nothing))
+
+# %% ../nbs/api/35_captured.ipynb #68862af0
 @dataclass(frozen=True)
 class CapturedReport(Report):
     "What `check_captured` found."
@@ -600,8 +633,9 @@ def check_captured(
     "Is what sampled what learns? Only the learner is asked; nothing is changed."
     padded = padded and len({*map(len, captured.prompt_ids)}) > 1
     learner = _Learner(captured, score, put_right or {}, exact, padded, seed)
+    if all(x is None or math.isnan(x) for r in captured.log_probs for x in r): return _of_tokens_alone(learner)
     sides = _Sides(captured, learner, log_probs, sampler, temperature)
     found = bisect(sides.measure, sides.toggles, remedies, sides.limits, sides.replay)
-    checks = [found.check, *_check_heard(sides)]
+    checks = [found.check, *_check_heard(sides), *_check_encoded(sides)]
     if sides.sampled.agrees: checks.append(check_drawn(sides.behind or sides.truth, sides.mask))
     return CapturedReport(checks, found)
