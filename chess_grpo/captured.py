@@ -421,7 +421,7 @@ def check_drawn(
     return replace(check, figure=f"{T:.3g} ± {error:.2g}, {abs(far):.1f} standard errors from {said:.3g}",
                    limit="within 4 standard errors")
 
-# %% ../nbs/api/35_captured.ipynb #0463228d
+# %% ../nbs/api/35_captured.ipynb #1891d783
 Context = Callable[[], ContextManager]
 
 class _Learner:
@@ -450,7 +450,7 @@ class _Learner:
     def _one_by_one(self) -> Iterable[Tensor]:    # [T,V] each
         for prompt, ids in zip(self.captured.prompt_ids, self.captured.completion_ids):
             tokens = torch.tensor([prompt + ids])
-            yield self._scored(tokens, torch.ones_like(tokens))[0, len(prompt) - 1 : -1]
+            yield self._scored(tokens, torch.ones_like(tokens), len(ids))[0]
 
     def _together(self) -> Iterable[Tensor]:
         "Prompts padded on the left, completions on the right."
@@ -458,34 +458,37 @@ class _Learner:
         P = max(map(len, c.prompt_ids))
         ids = [[0] * (P - len(p)) + p + i for p, i in zip(c.prompt_ids, c.completion_ids)]
         here = [[0] * (P - len(p)) + [1] * len(p + i) for p, i in zip(c.prompt_ids, c.completion_ids)]
-        logits = self._scored(_wide(ids, 0), _wide(here, 0))
-        return (z[P - 1 : P - 1 + len(i)] for z, i in zip(logits, c.completion_ids))
+        logits = self._scored(_wide(ids, 0), _wide(here, 0), len(self.captured.counted[0]))
+        return (z[:len(i)] for z, i in zip(logits, c.completion_ids))
 
-    def _scored(self, ids: Tensor, attention: Tensor) -> Tensor: # [N,L,V]
-        logits = self.score(ids, attention)
-        if not isinstance(logits, Tensor) or logits.ndim != 3 or logits.shape[:2] != ids.shape:
+    def _scored(self, ids: Tensor, attention: Tensor, steps: int) -> Tensor: # [N,steps,V]
+        logits, (n, L) = self.score(ids, attention), ids.shape
+        if not isinstance(logits, Tensor) or logits.ndim != 3 or len(logits) != n or not steps < logits.shape[1] <= L:
             found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-            raise UserError(f"score(ids, attention) must give logits {tuple(ids.shape)} x vocabulary;"
-                            f" it gave {found}.")
+            raise UserError(f"score(ids, attention) must give logits {n} x {L} x vocabulary, or of the last"
+                            f" {steps + 1} places; it gave {found}.")
         most = max(t for r in (*self.captured.prompt_ids, *self.captured.completion_ids) for t in r)
         if most >= logits.shape[2]:
             raise UserError(f"There is a token {most} in {self.captured.source}, the learner knows {logits.shape[2]}:"
                             " are these the same tokenizer?")
         self.device = logits.device.type
-        return logits.float().cpu()
+        return logits[:, -steps - 1 : -1].float().cpu()
 
-# %% ../nbs/api/35_captured.ipynb #cc21934b
+# %% ../nbs/api/35_captured.ipynb #56134cb2
 class _Sides:
     "Log-probabilities of sampler and learner, with some things put right."
     def __init__(self, captured: Captured, learner: _Learner, own, sampler: Context | None, temperature: float | None):
         self.captured, self.learner, self.own = captured, learner, own
-        every, exact, self.mask = learner.conditions, learner.exact, captured.counted
-        self.truth = learner.logits(every, exact)
-        said = Making(captured.temperature)
-        rough = [learner.logits(every)]
-        if captured.dtype != "float32":    # a second pass in the sampler's precision
+        every, self.mask = learner.conditions, captured.counted
+        self.tables: dict[tuple, dict[Making, Tensor]] = {}
+        self.kept: dict[tuple, CapturedLogits] = {}
+        self.own_numbers: dict[frozenset, Tensor] = {}
+        self.truth, said = self._logits(every, True), Making(captured.temperature)
+        rough = [self._logits(every, False)]
+        near = _figures(rough[0].numbers(said), self.truth.numbers(said), self.real_tokens)["mean |difference|"]
+        if captured.dtype != "float32" and near < 1e-4:    # a second pass, in the sampler's precision
             dtype = getattr(torch, captured.dtype)
-            rough.append(learner.logits(every, exact, lambda: torch.autocast(learner.device, dtype)))
+            rough.append(learner.logits(every, learner.exact, lambda: torch.autocast(learner.device, dtype)))
         def bound(how: Making) -> dict[str, float]:
             how = Making(said.temperature, how.filters)
             found = [rounding_limits(r.numbers(how)[None], self.truth.numbers(how)[None], self.real_tokens[None])
@@ -493,13 +496,19 @@ class _Sides:
             return {k: max(f[k] for f in found) for k in LIMITS}
         by_filters = {f: bound(Making(said.temperature, f)) for f in {False, captured.filters}}
         def limits(how: Making) -> dict[str, float]: return by_filters[how.filters]
-        self.behind = learner.logits(every, exact, sampler) if sampler else None    # at the sampler's weights
+        self.behind = learner.logits(every, learner.exact, sampler) if sampler else None    # at the sampler's weights
         self.heard = _wide(captured.log_probs, math.nan).float()
         self.sampled = how_made(self.behind or self.truth, self.heard, said, self.mask, limits)
         # where the last token inside falls to one side or the other, a filter rounds more than the softmax
         self.limits = {k: max(limits(Making(1.0))[k], limits(self.sampled.how)[k]) for k in LIMITS}
         self.learned = self._how_learned(replace(said, temperature=temperature or said.temperature))
-        self.tables: dict[tuple, dict[Making, Tensor]] = {}
+
+    def _logits(self, fixed: frozenset[str], exact: bool) -> CapturedLogits:
+        "Kept until the numbers that are wanted of them are known."
+        key = fixed & self.learner.conditions, exact
+        if key not in self.kept:
+            self.kept[key] = self.learner.logits(key[0], *((self.learner.exact,) if exact else ()))
+        return self.kept[key]
 
     @property
     def real_tokens(self) -> Tensor: # [N,T] bool, False = padding
@@ -509,15 +518,18 @@ class _Sides:
         "From numbers that the learner's own method made."
         if self.own is None: return said
         fixed = self.learner.conditions if callable(self.own) else frozenset()
-        logits = self.learner.logits(fixed - {"left padding"})
+        logits = self._logits(fixed - {"left padding"}, False)
         return how_made(logits, self._own(fixed), said, self.mask, lambda how: self.limits).how
 
     def _own(self, fixed: frozenset[str]) -> Tensor: # [N,T]
+        fixed &= frozenset(self.learner.put_right)
+        if fixed in self.own_numbers: return self.own_numbers[fixed]
         with self.learner.under(fixed): found = self.own() if callable(self.own) else self.own
         if not isinstance(found, Tensor): found = _wide(found, math.nan)
         if found.shape != self.mask.shape:
             raise UserError(f"log_probs must give {tuple(self.mask.shape)} numbers; it gave {tuple(found.shape)}.")
-        return found.float().cpu()
+        self.own_numbers[fixed] = found.float().cpu()
+        return self.own_numbers[fixed]
 
     @property
     def toggles(self) -> tuple[str, ...]:
@@ -532,10 +544,10 @@ class _Sides:
         "The learner's, from its logits; `how`: what is put right of making numbers from them."
         key = fixed & self.learner.conditions, exact
         if key not in self.tables:
-            every = key == (self.learner.conditions, True)
-            logits = self.truth if every else self.learner.logits(key[0], *((self.learner.exact,) if exact else ()))
+            logits = self._logits(*key)
             ways = (c for n in range(4) for c in combinations(("temperature", "scale", "positions"), n))
             self.tables[key] = {h: logits.numbers(h) for h in map(self._learning, ways)}
+            if logits is not self.truth: del self.kept[key]    # they are large
         return self.tables[key][self._learning(how)]
 
     def _learning(self, fixed: Iterable[str]) -> Making:
@@ -562,10 +574,11 @@ class _Sides:
 
     def measure(self, fixed: frozenset[str]) -> tuple[Tensor, Tensor, Tensor]: # each [1,N,T]
         "The numbers that there are, moved by what putting right moves."
-        new = self._new(fixed, False, fixed)
-        if self.own is not None:
+        if self.own is None: new = self._new(fixed, False, fixed)
+        else:
             did = fixed & frozenset(self.learner.put_right) if callable(self.own) else frozenset()
-            new = self._own(did) + new - self._new(did, False, frozenset())
+            new = self._own(did)
+            if fixed != did: new = new + self._new(fixed, False, fixed) - self._new(did, False, frozenset())
         heard = torch.where(self.sampled.missing, 0, self.heard)
         return self._counted(new, heard + self._old(fixed) - self._old(frozenset()), fixed)
 
@@ -609,7 +622,7 @@ def _of_tokens_alone(learner: _Learner) -> "CapturedReport":
                     "only the tokens were looked at: have it hand them over", ("no log-probabilities",))
     return CapturedReport([unknown, check], Identity(nothing))
 
-# %% ../nbs/api/35_captured.ipynb #68862af0
+# %% ../nbs/api/35_captured.ipynb #7a7eb9f7
 @dataclass(frozen=True)
 class CapturedReport(Report):
     "What `check_captured` found."
@@ -617,7 +630,8 @@ class CapturedReport(Report):
 
 def check_captured(
     captured: Captured,
-    # the learner: ids and attention [N,L], 1 = token, 0 = padding -> logits [N,L,V], as training makes them
+    # the learner: ids and attention [N,L], 1 = token, 0 = padding -> logits [N,L,V], as training makes them; the
+    # places before the completions may be left out
     score: Callable[[Tensor, Tensor], Tensor],
     # log-probabilities [N,T] of the completions' tokens as training makes them, or a closure that makes them;
     # None = of the logits

@@ -7,6 +7,7 @@ __all__ = ['PreflightCallback', 'capture', 'check_trl', 'exact_log_probs']
 
 # %% ../../nbs/api/56_trl.ipynb #cecf2bff
 import copy
+import inspect
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any
@@ -197,10 +198,12 @@ def _with_weights(model: nn.Module, of: nn.Module):
     finally:
         for k, p in mine.items(): p.data = stored[k]
 
-def _score_of(trainer):
+def _score_of(trainer, captured: Captured):
     model = trainer.model
-    def score(ids: Tensor, attention: Tensor) -> Tensor: # [N,L,V]
-        return model(input_ids=ids.to(model.device), attention_mask=attention.to(model.device)).logits
+    keeps = "logits_to_keep" in inspect.signature(type(model).forward).parameters
+    only = {"logits_to_keep": max(map(len, captured.completion_ids)) + 1} if keeps else {}
+    def score(ids: Tensor, attention: Tensor) -> Tensor: # [N,L or fewer,V]
+        return model(input_ids=ids.to(model.device), attention_mask=attention.to(model.device), **only).logits
     return score
 
 def _own_numbers(trainer, c: Captured) -> Tensor: # [N,T]
@@ -224,7 +227,7 @@ def check_trl(
     with _as_it_was(trainer):
         model.train()
         return check_captured(
-            captured, _score_of(trainer), lambda: _own_numbers(trainer, captured), trainer.temperature,
+            captured, _score_of(trainer, captured), lambda: _own_numbers(trainer, captured), trainer.temperature,
             {"dropout": lambda: _in_eval(model)}, lambda: _in_float32(model),
             (lambda: _with_weights(model, sampler)) if sampler is not None else None, seed=trainer.args.seed)
 
@@ -233,10 +236,10 @@ def exact_log_probs(
     captured: Captured,
 ) -> Tensor: # [N,T] nats, float32, without dropout, at temperature 1
     "What the trainer's present weights say of completions."
-    score, rows = _score_of(trainer), []
+    score, rows = _score_of(trainer, captured), []
     with _as_it_was(trainer), _in_eval(trainer.model), _in_float32(trainer.model):
         for prompt, ids in zip(captured.prompt_ids, captured.completion_ids):
             tokens = torch.tensor([prompt + ids])
-            logits = score(tokens, torch.ones_like(tokens))[0, len(prompt) - 1 : -1].float().cpu()
+            logits = score(tokens, torch.ones_like(tokens))[0, -len(ids) - 1 : -1].float().cpu()
             rows.append(logits.log_softmax(1).gather(1, torch.tensor(ids)[:, None])[:, 0])
     return nn.utils.rnn.pad_sequence(rows, batch_first=True)
