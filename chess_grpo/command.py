@@ -27,6 +27,7 @@ from torch import Tensor
 
 from .bench import bench
 from .board import ACTIONS, Boards, check_perft, compile_rules, fuzz, random_actions
+from .checks import Report
 from chess_grpo.claims import (
     NOTES, Verdict, load_claims, load_verdicts, read_verdicts, rows_of, totals
 )
@@ -156,6 +157,10 @@ def _configured(args, resume: str | None = None) -> TrainConfig:
 def _preflight(args, keys: dict):
     config = _configured(args).but(**keys)
     with EnginePool(config.processes or 0) as engine: report = preflight(Trainer(config, engine))
+    _say(report)
+
+def _say(report: Report):
+    "Print what was found; a fault is a failed check."
     print(report)
     if report.faults:
         raise AssertionError(f"{len(report.faults)} of {len(report.checks)} checks found a fault: "
@@ -441,6 +446,18 @@ def _text_data(args, keys: dict):
         f"{len(samples) - args.test} samples to learn from and {args.test} for testing in"
         f" {folder.resolve()}"
     )
+
+# %% ../nbs/api/64_command.ipynb #24e03240
+@command("check-captured", "is this model what drew these completions, and if not, why?",
+         option("file", help="of completions: .jsonl or .safetensors, as 35_captured says"),
+         option("model", help="a folder with config.json and model.safetensors, or hub:NAME"),
+         option("--temperature", type=float, default=0.0, help="that the learner divides by; 0 = the captured one"),
+         option("--bf16", action="store_true", help="the learner computes under bf16 autocast"))
+def _check_captured(args, keys: dict):
+    from chess_grpo.captured import read_captured
+    from chess_grpo.text.trl import check_model, load_model
+    if not 0 <= args.temperature < 1e6: raise UserError(f"temperature is {args.temperature}; it must not be negative.")
+    _say(check_model(read_captured(args.file), load_model(args.model), args.temperature or None, args.bf16))
 
 # %% ../nbs/api/64_command.ipynb #d9ae48f6
 @command("text-train", "train the small text model on samples, and say how well it answers held-out prompts",
