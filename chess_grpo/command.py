@@ -35,13 +35,14 @@ from .config import TrainConfig, note_config, read_config
 from .core import SCALES, UserError, data_path, generator, parse_json, write_whole
 from .engine import EngineError, EnginePool
 from .launch import slip
+from .frontier import compare_frontiers, frontier
 from .judge import kept_out, load_judge
 from .log import StopSignal, interruptible
 from .play import PolicyPlayer, match_result, move_quality, play_match
 from .policy import SHIPPED, load_policy
 from .preflight import preflight
 from .pretrain import PretrainConfig, pretrain, pretrain_config
-from .rating import LADDER, compare, notes_match, play_rung, random_openings, rate
+from .rating import LADDER, notes_match, play_rung, random_openings, rate
 from .run import train
 from .schema import config_from, help_of, leaves, read_word
 from .shards import write_shards
@@ -244,11 +245,15 @@ def _check_opponent(args, rival):
         raise UserError(f"There is no folder for {args.pgn}: make it, or choose another file.")
 
 def _print_quality(player: PolicyPlayer, rival: PolicyPlayer | None):
-    quality = move_quality(player.policy, load_judge())
-    for row in quality.table(): print(f"{row[0]:32s}{row[1]}")
+    judge = load_judge()
+    for row in move_quality(player.policy, judge).table(): print(f"{row[0]:32s}{row[1]}")
+    curve = frontier(player.policy, judge)
+    reached = [curve.at_entropy(h) for h in curve.reached(curve)]
+    print("drawn at entropy                " + ", ".join(f"{d.entropy:.2f}: {d.losses.mean():.3f}" for d in reached))
     if rival:
-        less, (low, high) = compare(quality, move_quality(rival.policy, load_judge()))
-        print(f"expected-score loss less the rival's: {less:.4f} ({low:.4f} to {high:.4f})")
+        compared = compare_frontiers(curve, frontier(rival.policy, judge))
+        for h, T, less in compared.table()[1]: print(f"{'less the rival, ' + h:32s}{less}  {T}".rstrip())
+        print(f"the curve against the rival's   {compared.verdict}")
 
 def _play(player: PolicyPlayer, name: str, rival: PolicyPlayer | None, openings: list) -> list:
     if rival: games = play_match(player, rival, openings, progress=True)

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Sequence
 
 from .core import UserError, parse_json, write_whole
+from .frontier import Frontier, compare_frontiers, frontier
 from .judge import load_judge
 from .log import read_metrics
 from .play import MatchResult, PolicyPlayer, Quality, match_result, move_quality
 from .policy import load_policy
-from .rating import compare, play_rung
+from .rating import play_rung
 from .run import CURVES
 from .show import curves_svg, element, folded, page_html, table_html
 from .starts import load_openings
@@ -28,6 +29,7 @@ class Run:
     rows: list[dict]                # its metrics
     config: dict                    # by key
     quality: Quality                # on the judge's positions
+    curve: Frontier                 # the same, over entropy
     ladder: dict[str, MatchResult]  # opponent -> what it scores
 
 RUNGS = ("random", "skill 0 at depth 1")
@@ -42,10 +44,11 @@ def read_run(
     if not (folder/"metrics.jsonl").is_file() or not (folder/"config.json").is_file():
         raise UserError(f"{folder} is not the folder of a run: it must hold metrics.jsonl and config.json.")
     config = parse_json((folder/"config.json").read_bytes(), folder/"config.json")
-    player = PolicyPlayer(load_policy(folder/"policy.safetensors"))
+    player, judge = PolicyPlayer(load_policy(folder/"policy.safetensors")), load_judge()
     some = load_openings()[:openings]
     ladder = {r: match_result(play_rung(player, r, some, progress=progress), player.name) for r in RUNGS if openings}
-    return Run(folder.resolve().name, read_metrics(folder), config, move_quality(player.policy, load_judge()), ladder)
+    return Run(folder.resolve().name, read_metrics(folder), config, move_quality(player.policy, judge),
+               frontier(player.policy, judge), ladder)
 
 # %% ../nbs/api/84_compare.ipynb #e447e9f6
 def told_apart(runs: Sequence[Run]) -> dict[str, Run]:
@@ -57,20 +60,22 @@ def told_apart(runs: Sequence[Run]) -> dict[str, Run]:
     return found
 
 def quality_table(runs: dict[str, Run]) -> tuple[list[str], list[list[str]]]: # head, rows
-    "Loss of the likeliest move with its interval, and less the first run's, paired over positions."
+    "Loss of the likeliest move with its interval; the curve over entropy less the first run's, paired over positions."
     first, rows = next(iter(runs.values())), []
     for name, run in runs.items():
         q, steps = run.quality, max((r["step"] for r in run.rows), default=0)
         low, high = q.expected_interval
-        paired = "-"
+        paired = verdict = "-"
         if run is not first:
-            less, (a, b) = compare(q, first.quality)
-            paired = f"{less:+.4f} ({a:+.4f} to {b:+.4f})" + ("" if a <= 0 <= b else " *")
+            c = compare_frontiers(run.curve, first.curve)
+            paired = f"{c.whole.value:+.4f} ({c.whole.low:+.4f} to {c.whole.high:+.4f})"
+            verdict = c.verdict
         points = [f"{m.points:.0%} ({m.low:.0%} to {m.high:.0%})" for m in run.ladder.values()]
-        rows.append([name, f"{steps}", f"{q.expected_loss:.4f} ({low:.4f} to {high:.4f})", paired, f"{q.agreement:.1%}",
-                     f"{q.entropy:.2f}", *points])
+        rows.append([name, f"{steps}", f"{q.expected_loss:.4f} ({low:.4f} to {high:.4f})", paired, verdict,
+                     f"{q.agreement:.1%}", f"{q.entropy:.2f}", *points])
     against = [f"against {r}" for r in first.ladder]
-    return ["run", "steps", "expected-score loss", "less the first's", "agrees", "entropy", *against], rows
+    return ["run", "steps", "expected-score loss", "at equal entropy, less the first's", "curve",
+            "agrees", "entropy", *against], rows
 
 def differing_keys(runs: dict[str, Run]) -> tuple[list[str], list[list[str]]]: # head, rows
     "What the runs were told differently."
@@ -91,10 +96,14 @@ def compare_runs(
     runs = told_apart([read_run(f, openings, progress) for f in folders])
     curves = {name: run.rows for name, run in runs.items()}
     keys, quality = differing_keys(runs), quality_table(runs)
-    said = ("Judged on 2,000 positions that no run looks at; 95% intervals, differences paired over positions, "
-            "* = told apart from 0. Likeliest moves: a temperature changes none of these figures but the entropy.")
+    said = ("Judged on 2,000 positions that no run looks at; 95% intervals, differences paired over positions. A"
+            " policy is better when its curve of loss over entropy lies below: a temperature moves along it, never off"
+            " it.")
+    over = {name: run.curve.rows() for name, run in runs.items()}
     body = [
-        curves_svg(curves, CURVES[:1]), element("div", table_html(*quality), class_="wide"), element("p", said),
+        curves_svg(curves, CURVES[:1]),
+        curves_svg(over, [("loss over entropy (nats)", ["loss"])], x="entropy"),
+        element("div", table_html(*quality), class_="wide"), element("p", said),
         *folded("All curves", curves_svg(curves, CURVES[1:])),
         *folded("What they were told differently",
                 *([element("div", table_html(*keys), class_="wide")] if keys[1] else [])),

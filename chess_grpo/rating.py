@@ -146,10 +146,15 @@ def sprt(
     return "H1" if ratio >= bounds[1] else "go on", ratio, bounds
 
 # %% ../nbs/api/33_rating.ipynb #d0977c29
-# name -> options and search command of Stockfish; None = a random mover
+# name -> options and search command of Stockfish; None = a random mover. Those limited by nodes are as strong on a
+# busy machine as on an idle one; those at 50 ms, which the notes used, are not
 LADDER: dict[str, tuple[dict, str] | None] = {
     "random": None,
     "skill 0 at depth 1": ({"Skill Level": 0}, "go depth 1"),
+    "skill 0 at 10,000 nodes": ({"Skill Level": 0}, "go nodes 10000"),
+    "skill 2 at 10,000 nodes": ({"Skill Level": 2}, "go nodes 10000"),
+    "skill 5 at 10,000 nodes": ({"Skill Level": 5}, "go nodes 10000"),
+    "Elo 1350 at 10,000 nodes": ({"UCI_LimitStrength": "true", "UCI_Elo": 1350}, "go nodes 10000"),
     "skill 0 at 50 ms": ({"Skill Level": 0}, "go movetime 50"),
     "skill 2 at 50 ms": ({"Skill Level": 2}, "go movetime 50"),
     "skill 5 at 50 ms": ({"Skill Level": 5}, "go movetime 50"),
