@@ -426,14 +426,14 @@ def check_padding(
     A, loss = run(0.0, 0, 0)
     def change(*how) -> float:
         a, l = run(*how)
-        return max(((a - A).abs().max() / A.abs().max()).item(),
-                   ((l - loss).abs() / loss.abs().clamp_min(1e-6)).item())
+        apart = (a - A).abs().max() / A.abs().max(), (l - loss).abs() / loss.abs().clamp_min(1e-6)
+        return torch.stack(apart).max().item()    # nan stays nan
     found = {
         "values of padded steps": change(7.0, 0, 0),
         "number of padded steps": change(0.0, 3, 0),
         "number of samples without a step": change(0.0, 0, 3),
     }
-    worst = max(found, key=found.get)
+    worst = max(found, key=lambda k: (math.isnan(found[k]), found[k]))
     remedy = f"the {worst} enter a mean: divide by the number of steps that were played"
     return judge("change when padding changes", found[worst], at_most=1e-4, show="{:.2g}",
                  cause="padding", remedy=remedy)

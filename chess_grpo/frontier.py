@@ -63,8 +63,9 @@ class Frontier:
     ) -> Drawing:
         "Its moves at the temperature that gives this entropy."
         if nats in self._drawn: return self._drawn[nats]
-        if nats and not 0 < nats < self.widest:
-            raise UserError(f"An entropy of {nats:.3g} nats cannot be had; this policy reaches {self.widest:.3g}.")
+        if nats and not self.narrowest <= nats < self.widest:
+            raise UserError(f"An entropy of {nats:.3g} nats cannot be had; this policy reaches {self.narrowest:.3g} to"
+                            f" {self.widest:.3g}.")
         low, high = -6.0, 6.0    # of log temperature; entropy grows with temperature
         for _ in range(30 if nats else 0):
             middle = (low + high) / 2
@@ -78,12 +79,17 @@ class Frontier:
 
     def reached(self, other: "Frontier", entropies: Sequence[float] = ENTROPIES) -> tuple[float, ...]:
         "Those of the entropies that both have at HOTTEST or below."
-        return tuple(h for h in entropies if h <= min(self.at(HOTTEST).entropy, other.at(HOTTEST).entropy))
+        both = self, other
+        least, most = max(x.narrowest for x in both), min(x.at(HOTTEST).entropy for x in both)
+        return tuple(h for h in entropies if h <= most and (not h or h >= least))
 
     def rows(self) -> list[dict[str, float]]:
         "Entropy and loss, from likeliest moves to HOTTEST, to draw."
         drawn = [self.at(T) for T in (0.0, *TEMPERATURES)]
         return [{"entropy": round(d.entropy, 2), "loss": d.losses.mean().item()} for d in drawn]
+
+    @cached_property
+    def narrowest(self) -> float: return self._entropy(-6.0)    # nats; above 0 where moves are equally likely
 
     @cached_property
     def widest(self) -> float: return self._entropy(6.0)    # nats, all but uniform
@@ -143,6 +149,8 @@ def compare_frontiers(
     if one.cost.shape != other.cost.shape or not torch.equal(one.cost, other.cost):
         raise UserError("These curves are of different positions; compare policies on the same ones.")
     used = one.reached(other, entropies)
+    if not used:
+        raise UserError(f"None of the entropies {tuple(entropies)} is reached by both at temperature {HOTTEST}.")
     pairs = [(one.at_entropy(h), other.at_entropy(h)) for h in used]
     less = torch.stack([a.losses - b.losses for a, b in pairs]).double()    # [H,N]
     less = torch.cat([less, less.mean(0, keepdim=True)])

@@ -33,7 +33,7 @@ def check_micro_batches(
             "single rows": [[i] for i in every]}
     whole = gradient([every])
     found = {name: _apart(whole, gradient(cut)) for name, cut in cuts.items()}
-    worst = max(found, key=found.get)
+    worst = max(found, key=lambda k: (math.isnan(found[k]), found[k]))
     check = judge("change of the gradient when a step is cut otherwise", found[worst], at_most=at_most,
                   show="{:.2g}", cause="micro-batches",
                   remedy="divide by the number of tokens of the whole step, not of a micro-batch")

@@ -99,6 +99,13 @@ def capture(
     "What a GRPOTrainer's sampler draws, and what it says of it."
     if not hasattr(trainer, "_tokenize_prompts"):
         raise UserError("This trainer is of a release of TRL that this preflight does not know: install trl>=1.16.")
+    if getattr(trainer, "_is_vlm", False):
+        raise UserError("This preflight reads text only; a model that sees images cannot be asked yet.")
+    if getattr(trainer, "environment_factories", None) is not None:
+        raise UserError("This trainer makes its prompts with environments: hand check_trl a Captured of its rollouts.")
+    if not isinstance(prompts, int) or min(prompts, completions, most) < 1 or not len(trainer.train_dataset):
+        raise UserError("There is nothing to look at: prompts, completions and tokens must be at least 1, and the"
+                        " training set must not be empty.")
     given = [row["prompt"] for row in islice(trainer.train_dataset, prompts)]
     with _as_it_was(trainer):
         trainer.model.eval()
@@ -112,8 +119,9 @@ def _settings(trainer, how) -> dict[str, Any]: # how: anything with temperature,
 def _generated(trainer, prompts: list, completions: int, most: int) -> Captured:
     "By transformers; where a penalty would see padding, a prompt at a time."
     ids, how = trainer._tokenize_prompts(prompts)[0], copy.deepcopy(trainer.generation_config)
-    how.update(max_new_tokens=most, num_return_sequences=completions, do_sample=True,
-               return_dict_in_generate=True, output_scores=True)
+    how.update(max_new_tokens=min(most, trainer.max_completion_length), num_return_sequences=completions,
+               do_sample=True, return_dict_in_generate=True, output_scores=True)
+    how = trainer.model._prepare_generation_config(how)[0]    # what it leaves open, the model's own fill
     apart = (how.repetition_penalty or 1) != 1
     rows = [r for some in ([[p] for p in ids] if apart else [ids]) for r in _draws(trainer, some, how)]
     return Captured([list(p) for p in ids for _ in range(completions)], *map(list, zip(*rows)),
@@ -136,11 +144,15 @@ def _asked(trainer, prompts: list, completions: int, most: int) -> Captured:
     "By whatever generates for this trainer."
     each = [p for p in prompts for _ in range(completions)]
     with _watched(_tokenizer(trainer)) as made, _of_groups(trainer, completions):
-        ids, drawn, mask, _, lps, *_ = trainer._generate(each)
+        if trainer.rollout_func is None:    # no tool of the user's is run
+            ids, images, more = trainer._tokenize_prompts(each)
+            (drawn, lps), mask = trainer._generate_single_turn(ids, images, more, completions), None
+        else: ids, drawn, mask, _, lps, *_ = trainer._generate(each)
+    ids, drawn, lps, mask = (None if x is None else [_plain(r) for r in x] for x in (ids, drawn, lps, mask))
     if lps is None: lps = [[None] * len(d) for d in drawn]
     if bad := [i for i, (d, lp) in enumerate(zip(drawn, lps)) if len(d) != len(lp)]:
-        raise UserError(f"Completion {bad[0]} has {len(drawn[bad[0]])} tokens and {len(lps[bad[0]])} log-probabilities:"
-                        f" {REMEDIES['tokens']}.")
+        raise UserError(f"Completion {bad[0]} has {len(drawn[bad[0]])} tokens and {len(lps[bad[0]])}"
+                        f" log-probabilities: {REMEDIES['tokens']}.")
     ends = set(trainer.eos_token_ids)
     def bare(row) -> tuple: return tuple(row[:-1] if row and row[-1] in ends else row)
     text = [bare(list(d)) in made for d in drawn]
@@ -148,6 +160,10 @@ def _asked(trainer, prompts: list, completions: int, most: int) -> Captured:
                     None if mask is None else [[bool(m) for m in row][:most] for row in mask],
                     encoded_again=text, **_settings(trainer, trainer),
                     source="vLLM" if trainer.use_vllm else "rollout_func")
+
+def _plain(row) -> list:
+    "Python's numbers, whatever they came in."
+    return row.tolist() if hasattr(row, "tolist") else [x.item() if hasattr(x, "item") else x for x in row]
 
 @contextmanager
 def _of_groups(trainer, completions: int):
@@ -157,12 +173,15 @@ def _of_groups(trainer, completions: int):
 
 @contextmanager
 def _watched(tokenizer):
-    "The rows of ids that a tokenizer makes, without special tokens at their ends."
-    made, encode = set(), tokenizer._encode_plus
+    "The rows of ids that a tokenizer makes, where it can be watched."
+    made, encode = set(), getattr(tokenizer, "_encode_plus", None)
+    if encode is None:
+        yield made
+        return
     def watching(*args, **kwargs):
         out = encode(*args, **kwargs)
         rows = out["input_ids"]
-        rows = rows.tolist() if isinstance(rows, Tensor) else rows
+        rows = rows.tolist() if hasattr(rows, "tolist") else rows
         made.update(tuple(r) for r in (rows if rows and isinstance(rows[0], list) else [rows]))
         return out
     tokenizer._encode_plus = watching
@@ -173,6 +192,10 @@ def _watched(tokenizer):
 @contextmanager
 def _in_float32(model: nn.Module):
     "Without autocast, with float32 weights; put back to the bit."
+    attends = getattr(model.config, "_attn_implementation", None) or ""
+    if "flash" in attends: model.set_attn_implementation("sdpa")    # those kernels know no float32
+    precise = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
     stored = [(p, p.data) for p in (*model.parameters(), *model.buffers()) if p.data.is_floating_point()]
     wrapped = model.__dict__.pop("forward", None)
     try:
@@ -181,6 +204,8 @@ def _in_float32(model: nn.Module):
     finally:
         for p, data in stored: p.data = data
         if wrapped is not None: model.forward = wrapped
+        torch.set_float32_matmul_precision(precise)
+        if "flash" in attends: model.set_attn_implementation(attends)
 
 @contextmanager
 def _in_eval(model: nn.Module):
