@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from chess_grpo.checks import (
-    LIMITS, REMEDIES, Check, Identity, Report, bisect, identity_figures, judge, rounding_limits
+    LIMITS, REMEDIES, Check, Identity, Report, all_within, bisect, identity_figures, judge, rounding_limits
 )
 from .core import UserError, parse_json, write_whole
 
@@ -385,14 +385,14 @@ def how_made(
             if not (w[1] and w[2])]
     # before and after filters are both in use: neither departs
     ways.sort(key=lambda w: (len(set(w.departs(said)) - {"filters"}), off(w)))
-    def agrees(how: Making) -> bool: return _agree(figures(how), limits(how))
+    def agrees(how: Making) -> bool: return all_within(figures(how), limits(how))
     best = next(filter(agrees, ways), min(ways, key=off))
-    if not _agree(figures(best), LIMITS): best = _refined(logits, numbers, best, mask & ~missing(best))
+    if not all_within(figures(best), LIMITS): best = _refined(logits, numbers, best, mask & ~missing(best))
     if agrees(best): return Made(best, True, off(best), False, missing(best))
     for how in ways:
         how, half = _of_most(logits, numbers, how, mask & ~missing(how))
         near = _figures(numbers, logits.numbers(how), half)
-        if _agree(near, limits(how)) and off(how) > 10 * near["mean |difference|"]:
+        if all_within(near, limits(how)) and off(how) > 10 * near["mean |difference|"]:
             return Made(how, False, off(how), True, missing(how))
     best = min((replace(said, filters=f) for f in filters), key=off)    # no guess
     return Made(best, False, off(best), False, missing(best))
@@ -404,9 +404,6 @@ def _of_most(logits: CapturedLogits, numbers: Tensor, how: Making, mask: Tensor)
         half = left <= left[mask].median()
         how = _refined(logits, numbers, how, half)
     return how, half
-
-def _agree(figures: dict[str, float], limits: dict[str, float]) -> bool:
-    return all(figures[k] <= v for k, v in limits.items())
 
 def _refined(logits: CapturedLogits, numbers: Tensor, how: Making, mask: Tensor) -> Making:
     "With the temperature that fits, where that is told from the one we have."

@@ -63,11 +63,10 @@ class PreflightCallback(TrainerCallback):
 
     def _compare(self, captured: Captured):
         "With the policy that began, on the completions of the first look."
-        first, now = self.first or (captured, None), None
-        now = exact_log_probs(self.trainer, first[0])
-        if self.first is None: self.first = captured, now
-        rate = self.trainer.args.learning_rate
-        self.found.checks.append(check_drift(self.first[1], now, self.first[0].counted, rate))
+        held, before = self.first or (captured, None)
+        now = exact_log_probs(self.trainer, held)
+        if before is None: before, self.first = now, (held, now)
+        self.found.checks.append(check_drift(before, now, held.counted, self.trainer.args.learning_rate))
 
 def _sentence(c: Check) -> str: return f"{c.name}: {c.figure}; {c.remedy}."
 
