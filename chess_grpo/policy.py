@@ -5,12 +5,12 @@
 # %% auto #0
 __all__ = ['NETWORKS', 'SHIPPED', 'masked_log_probs', 'entropy', 'checked', 'sample_actions', 'PolicyConfig', 'PolicyNetwork',
            'network', 'new_policy', 'freeze', 'Block', 'Policy', 'save_policy', 'policy_path', 'load_policy',
-           'read_card', 'load_weights']
+           'read_card', 'load_weights', 'start_from']
 
 # %% ../nbs/api/14_policy.ipynb #56277c6e
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -305,3 +305,18 @@ def load_weights(policy: nn.Module, weights: dict, where: str):
     "Copy weights into a network of the same shape, or say what differs."
     _check_shapes(policy, weights, where)
     policy.load_state_dict(weights)
+
+# %% ../nbs/api/14_policy.ipynb #33a1ba70
+def start_from(
+    path: str | Path, # as of `load_policy`
+    config: PolicyConfig, # of the run
+) -> PolicyNetwork: # in eval mode
+    "A checkpoint's weights in a run's network."
+    policy = load_policy(path)
+    if replace(policy.config, dropout=config.dropout) != config:
+        raise UserError(f"{path} is a checkpoint of another shape: it holds {policy.config}; "
+                        "set width, layers and so on to match.")
+    if policy.config == config: return policy
+    found = NETWORKS[config.architecture](config)
+    load_weights(found, policy.state_dict(), str(path))
+    return found.eval()

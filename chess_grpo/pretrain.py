@@ -29,8 +29,8 @@ from .learner import clipped_step, set_rate, two_optimizers
 from .log import Log, StopSignal, new_folder
 from .play import MatchResult, PolicyPlayer, match_result, move_quality, quality_row
 from chess_grpo.policy import (
-    PolicyConfig, PolicyNetwork, entropy, freeze, load_policy, masked_log_probs, new_policy,
-    save_policy
+    PolicyConfig, PolicyNetwork, entropy, freeze, masked_log_probs, new_policy, save_policy,
+    start_from
 )
 from .rating import play_rung
 from .rewards import graded
@@ -238,12 +238,7 @@ class _Pretraining:
         self.config = c
         check_memory(_memory(c), c.device, "This run", "batch, valid, width or layers")
         start = c.start if not resume else None    # that file is not needed any more
-        self.policy = (load_policy(start) if start else new_policy(c.network, c.seed)).to(c.device)
-        if self.policy.config != c.network:
-            raise UserError(
-                f"{c.start} is a checkpoint of another shape: it holds {self.policy.config}; "
-                "set width, layers and so on to match."
-            )
+        self.policy = (start_from(start, c.network) if start else new_policy(c.network, c.seed)).to(c.device)
         self.data, self.held_out, self.generator = _Data(c), load_labelled(), generator(c.seed)
         self.optimizers, self.start = make_optimizers(self.policy, c), time.monotonic()
         self.done, self.losses, self.dice = 0, [], None

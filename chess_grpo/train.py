@@ -28,7 +28,7 @@ from .learner import Batch, Learner, Rescored, seeded
 from .loss import LossConfig
 from .metrics import Seen, measure
 from .play import Quality, move_quality
-from .policy import PolicyNetwork, checked, entropy, freeze, load_policy, new_policy
+from .policy import PolicyNetwork, checked, entropy, freeze, new_policy, start_from
 from .rewards import Reward, expected
 from .sampler import Conditions, Rollout, put_groups, rescore, sample
 from .schema import check
@@ -97,11 +97,7 @@ def quality(self: Trainer) -> Quality:
 def start_policy(c: TrainConfig) -> PolicyNetwork:
     "Random weights, or those of a checkpoint of the same shape."
     if not c.start: return new_policy(c.network, c.seed)
-    policy = load_policy(c.start)
-    if policy.config != c.network:
-        raise UserError(f"{c.start} is a checkpoint of another shape: it holds {policy.config}; "
-                        "set width, layers and so on to match.")
-    return policy
+    return start_from(c.start, c.network)
 
 def look_again(
     policy: PolicyNetwork,
