@@ -102,7 +102,7 @@ def with_repairs(
     if kl not in made and keys.get("sync_every") == 1: keys |= dict(kl_target=0.0)
     return last.but(**keys | other)
 
-# %% ../../nbs/api/77_study_ladder.ipynb #e1224f0d
+# %% ../../nbs/api/77_study_ladder.ipynb #9aadb04f
 def make_start(
     folder: Path, # what is there is kept
     last: TrainConfig, # whose network it is
@@ -113,7 +113,8 @@ def make_start(
     if (folder/"start"/"summary.json").is_file(): return found
     how = dict(positions=at_scale(64, 4096, 4096), depth=at_scale(1, 4, 4), random_moves=0.3, exclude=kept_out())
     with EnginePool() as engine: write_shards(folder/"shards", at_scale(2, 6, 25), engine, progress=progress, **how)
-    config = PretrainConfig(name="start", shards=str(folder/"shards"), network=last.network, match_openings=0,
+    config = PretrainConfig(name="start", shards=str(folder/"shards"), network=last.network, target="best",
+                            smoothing=0.1, match_openings=0,
                             steps=at_scale(4, 1200, 2400), valid=at_scale(32, 2000, 2000), eval_every=300)
     pretrain(config, folder, progress)
     return found
