@@ -413,9 +413,9 @@ def _execute(path: Path, to: Path, **env: str):
         )
 
 def _print_verdicts(verdicts: Sequence[Verdict]):
-    for name, statement, printed, ours, verdict, why, n, seconds in rows_of(verdicts):
+    for name, statement, printed, rule, ours, verdict, why, n, seconds in rows_of(verdicts):
         print(
-            f"{name:8s} {verdict:10s} {statement}\n{'':19s} printed {printed}; ours {ours}. {why}"
+            f"{name:8s} {verdict:10s} {statement}\n{'':19s} printed {printed}; ours {ours}; rule: {rule}. {why}"
         )
 
 @command("claims", "print the verdicts on the notes' claims: the latest of this folder's runs, else those that are "

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['COLOURS', 'with_dropout', 'Batch', 'move_rewards', 'noted_batch', 'noted_loss', 'net_share', 'taken_back',
-           'budget_picture', 'Run', 'learn', 'clipped', 'distance', 'driven', 'controller_picture', 'sharper',
-           'two_entropies', 'entropy_picture', 'bonus_drift', 'two_views']
+           'budget_picture', 'Run', 'learn', 'clipped', 'driven', 'controller_picture', 'sharper', 'two_entropies',
+           'entropy_picture', 'bonus_drift', 'two_views']
 
 # %% ../../nbs/api/74_study_004.ipynb #74000004
 from typing import Callable, NamedTuple, Sequence
@@ -165,15 +165,6 @@ def clipped(
             for run in runs
         ]
     )
-
-# %% ../../nbs/api/74_study_004.ipynb #74000035
-def distance(
-    policy: Policy,
-    start: Policy,
-) -> float:
-    "Norm of the difference of all weights."
-    pairs = zip(policy.parameters(), start.parameters())
-    return sum(((a - b) ** 2).sum().item() for a, b in pairs) ** 0.5
 
 # %% ../../nbs/api/74_study_004.ipynb #74000038
 def driven(

@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = ['Played', 'play', 'step_rewards', 'own_plies', 'game_rewards', 'draw_rewards', 'draw_intervals', 'equal_slope',
            'outside_bounds', 'noise_loss', 'entropy_change', 'mean_advantages', 'ranks', 'rank_agreement',
-           'true_advantages', 'credit', 'Learned', 'learn_epochs', 'clip_by_age', 'weights_moved', 'largest_after_sync']
+           'true_advantages', 'credit', 'Learned', 'learn_epochs', 'kl_between', 'clip_by_age', 'largest_after_sync']
 
 # %% ../../nbs/api/70_study_000.ipynb #d44e1bd4
+import copy
 import math
 from itertools import product
 from typing import NamedTuple, Sequence
@@ -22,7 +23,7 @@ from ..core import generator
 from ..engine import EnginePool
 from ..judge import kept_out
 from ..labels import Labelled
-from ..loss import LossConfig, grpo_loss
+from ..loss import LossConfig, exact_kl, grpo_loss
 from ..policy import Policy, PolicyConfig, entropy, new_policy
 from ..rewards import asymmetric, changes, linear, tanh
 from ..sampler import Rollout, sample
@@ -251,18 +252,31 @@ class Learned(NamedTuple):
     losses: list[float]    # held-out expected-score loss: before each epoch, and at the end
     rows: list[dict]       # metrics, one dict a step
     trainer: Trainer       # as it was left
+    kept: Policy | None    # as it was after `keep` steps
 
 def learn_epochs(
     config: TrainConfig,
     engine: EnginePool,
     epoch: int, # steps
+    keep: int | None = None, # after so many steps a copy is kept
 ) -> Learned:
     "Train, and look at the held-out set once an epoch."
-    trainer, losses, rows = Trainer(config, engine), [], []
+    trainer, losses, rows, kept = Trainer(config, engine), [], [], None
     for step in range(config.steps):
         if step % epoch == 0: losses.append(trainer.quality().expected_loss)
+        if step == keep: kept = copy.deepcopy(trainer.policy)
         rows.append(trainer.step())
-    return Learned(losses + [trainer.quality().expected_loss], rows, trainer)
+    return Learned(losses + [trainer.quality().expected_loss], rows, trainer, kept)
+
+@torch.no_grad()
+def kl_between(
+    one: Policy, # put into eval mode
+    other: Policy, # put into eval mode
+    boards: Boards, # [N] games not over
+) -> float: # nats
+    "The exact KL from the first to the second, mean over positions."
+    before, after = (p.eval().log_probs(boards) for p in (one, other))
+    return exact_kl(before, after).mean().item()
 
 # %% ../../nbs/api/70_study_000.ipynb #2258b265
 def clip_by_age(
@@ -274,14 +288,6 @@ def clip_by_age(
         clipped = sum(r["mean_clip_fraction"] for r in rows if r["steps_since_sync"] == age)
         return clipped / max(1, sum(r["steps_since_sync"] == age for r in rows))
     return [over_seeds([mean(r.rows, k) for r in runs]) for k in range(ages)]
-
-def weights_moved(
-    trainer: Trainer,
-) -> float:    # share of the norm that the weights began with
-    "How far the weights have moved."
-    pairs = list(zip(trainer.policy.parameters(), trainer.reference.parameters()))
-    moved = sum((a - b).norm().item() ** 2 for a, b in pairs) ** 0.5
-    return moved / sum(b.norm().item() ** 2 for _, b in pairs) ** 0.5
 
 def largest_after_sync(
     rows: Sequence[dict], # metrics of a run
