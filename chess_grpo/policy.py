@@ -64,10 +64,12 @@ def checked(
 def sample_actions(
     log_probs: Tensor, # [N,A]
     n: int, # draws a row, with replacement
-    generator: torch.Generator, # on the same device
+    generator: torch.Generator, # if it is on another device, the drawing is done there
 ) -> Tensor: # [N,n] int64
     "Draw actions; `NotFinite` when the log-probabilities are not a distribution."
     p = checked(log_probs).exp()
+    if p.device.type != generator.device.type:
+        return sample_actions(log_probs.to(generator.device), n, generator).to(log_probs.device)
     if p.device.type != "cpu" or p.dtype != torch.float32:
         return torch.multinomial(p, n, replacement=True, generator=generator)
     heap = torch.from_numpy(p.detach().numpy().cumsum(1))
@@ -111,19 +113,26 @@ class PolicyNetwork(nn.Module):
         "Weights that turn vectors into vectors, for Muon."
         return []
 
-    def forward(self, boards: Boards) -> Tensor: return self.logits(self.trunk(boards), boards)
+    def forward(self, boards: Boards) -> Tensor:
+        boards = self.near(boards)
+        return self.logits(self.trunk(boards), boards)
+
+    def near(self, boards: Boards) -> Boards:
+        "The boards on the network's device."
+        return boards if boards.device == self.device else boards.to(self.device)
 
     def values(self,
         boards: Boards, # N positions
     ) -> Tensor: # [N], the mover's view
         "The reward that the value head expects."
-        return self.value(self.trunk(boards))
+        return self.value(self.trunk(self.near(boards)))
 
     def log_probs(self,
         boards: Boards, # N positions, games not over
         temperature: float = 1.0,
     ) -> Tensor: # [N,1968], -inf where illegal
         "The policy's distribution over the legal moves."
+        boards = self.near(boards)
         return masked_log_probs(self(boards), boards.legal_mask(), temperature)
 
     @property

@@ -58,12 +58,23 @@ def _moved(func, args: tuple, named: dict) -> Tensor:
     return found
 
 # %% ../nbs/api/07_pretend.ipynb #e81cc1a2
+_PLACES = ("__get__", "__set__", "to", "cpu", "cuda", "numpy")
+
+def _touches(x) -> bool:
+    "Is anything of an argument elsewhere?"
+    if isinstance(x, (list, tuple)): return any(map(_touches, x))
+    return getattr(x, "_elsewhere", False)
+
 _ANYWHERE = ("copy_", "__repr__", "set_", "_has_compatible_shallow_copy_type")
 
 class _Pretending(TorchFunctionMode):
     "Sees every call of torch."
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        named, name = dict(kwargs or {}), getattr(func, "__name__", "")
+        name = getattr(func, "__name__", "")
+        if not (kwargs and "device" in kwargs or name in _PLACES or any(map(_touches, args))
+                or kwargs and any(map(_touches, kwargs.values()))):
+            return func(*args, **(kwargs or {}))    # all of it is on the CPU
+        named = dict(kwargs or {})
         if name in ("__get__", "__set__"): return _attribute(func, args)
         if name in ("to", "cpu", "cuda") and args: return _moved(func, args, named)
         tensors = [x for x in tree_flatten((args, named))[0] if isinstance(x, Tensor)]

@@ -110,6 +110,12 @@ class Rollout:
         index = torch.zeros_like(self.index).masked_scatter(counts, index)
         return replace(self, states=self.states[rows], index=index)
 
+    def to(self, device: str) -> "Rollout":
+        "The same on another device; scores stay on the CPU."
+        if self.states.device == device: return self
+        names = "states", "index", "actions", "log_probs", "rewards", "mask", "forced"
+        return replace(self, **{k: getattr(self, k).to(device) for k in names})
+
 # %% ../nbs/api/20_sampler.ipynb #a860ccf1
 def start_scoring(
     engine: EnginePool,
@@ -133,9 +139,9 @@ def start_scoring(
 @torch.no_grad()
 def sample(
     policy: PolicyNetwork, # plays both sides; put it in eval mode
-    boards: Boards, # B positions, games not over
+    boards: Boards, # B positions, games not over; they go where the policy is
     engine: EnginePool | None, # scores positions; None = nobody does, when only the moves matter
-    generator: torch.Generator, # draws the moves
+    generator: torch.Generator, # draws the moves; on any device
     group: int = 8, # G
     plies: int = 1, # T
     temperature: float = 1.0, # of the sampling
@@ -149,13 +155,14 @@ def sample(
     root_alpha: float = 0.3, # α of that noise
 ) -> Rollout:
     "Play `group` games of `plies` plies from each position."
+    boards = policy.near(boards)
     if bool((boards.outcome() != 0).any()):
         raise UserError("sample was given a position in which the game is over: "
                         "leave such positions out.")
     if teacher_ply and not engine:
         raise UserError("A teacher needs an engine: hand one over, or set teacher_ply to 0.")
     table = _Table(len(boards), group, plies, boards.turn.device)
-    teacher = _Teacher(engine, generator, teacher_ply, teacher_game, teacher_depth, table.n)
+    teacher = _Teacher(engine, generator, teacher_ply, teacher_game, teacher_depth, table.n, boards.device)
     games, now = torch.arange(table.n, device=boards.turn.device), boards    # those that go on
     for t in range(plies):
         lp = policy.log_probs(now, temperature)
@@ -211,13 +218,13 @@ class _Table:
 # %% ../nbs/api/20_sampler.ipynb #c50bf350
 class _Teacher:
     "The engine in the rival's place, in some games at some plies."
-    def __init__(self, engine, generator, ply: float, game: float, depth: int, games: int):
+    def __init__(self, engine, generator, ply: float, game: float, depth: int, games: int, where):
         self.engine, self.generator, self.ply, self.depth = engine, generator, ply, depth
-        self.waited = 0.0
+        self.waited, self.where = 0.0, where
         if ply: self.taught = self._draw(games) < game
 
     def _draw(self, n: int) -> Tensor:
-        return torch.rand(n, generator=self.generator, device=self.generator.device)
+        return torch.rand(n, generator=self.generator, device=self.generator.device).to(self.where)
 
     def correct(self, actions: Tensor, now: Boards, games: Tensor) -> Tensor: # [N] bool, True = changed
         "Put the engine's moves in the place of drawn ones."
@@ -239,8 +246,8 @@ def with_noise(
 ) -> Tensor: # [N,A]
     "A distribution mixed with Dirichlet noise."
     legal = log_probs > -torch.inf
-    gamma = torch._standard_gamma(torch.full_like(log_probs, alpha), generator=generator)
-    gamma = gamma.masked_fill(~legal, 0)
+    shape = torch.full_like(log_probs, alpha, device=generator.device)
+    gamma = torch._standard_gamma(shape, generator=generator).to(log_probs.device).masked_fill(~legal, 0)
     noise = weight * gamma / gamma.sum(1, keepdim=True).clamp_min(1e-30)
     return ((1 - weight) * log_probs.exp() + noise).log().masked_fill(~legal, -torch.inf)
 
@@ -293,6 +300,7 @@ def rescore(
     "Log-probabilities of a rollout's actions, with a gradient."
     policy = how.weights or policy
     policy.train(how.dropout)
+    rollout = rollout.to(policy.device)
     device, legal = rollout.states.turn.device.type, rollout.states.legal_mask()
     with torch.autocast(device, how.dtype, enabled=how.dtype != torch.float32):
         logits = policy(rollout.states)

@@ -122,7 +122,7 @@ def cold(
     r = sample(
         policy.eval(), boards, engine, generator(seed), group=group, plies=plies,
         temperature=temperature
-    )
+    ).to("cpu")
     with torch.no_grad(): h = entropy(policy.log_probs(boards, temperature)).mean().item()
     return {"entropy": h} | advantage_sizes(r, engine) | agreements(r)
 

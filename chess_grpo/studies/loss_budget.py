@@ -35,7 +35,7 @@ def with_dropout(
     dropout: float = 0.1,
 ) -> Policy: # in train mode
     "The same weights in a network with dropout."
-    p = Policy(policy.config.but(dropout=dropout))
+    p = Policy(policy.config.but(dropout=dropout)).to(policy.device)
     p.load_state_dict(policy.state_dict())
     return p
 
@@ -52,8 +52,9 @@ def move_rewards(
     engine: EnginePool,
 ) -> Tensor: # [B,G,T], the view of who moves
     "By how much each move changes what the position is worth, at depth 4."
-    worth = torch.where(rollout.mask, linear(rollout.scores), 0)
-    return changes(worth, rollout.mask, linear(engine.scores(fens, 4)))
+    mask = rollout.mask
+    worth, before = (linear(s).to(mask.device) for s in (rollout.scores, engine.scores(fens, 4)))
+    return changes(torch.where(mask, worth, 0), mask, before)
 
 def noted_batch(
     policy: Policy, # plays both sides; its mode is set
@@ -208,7 +209,7 @@ def sharper(
     factor: float, # above 1 = surer
 ) -> Policy:
     "A copy with its logits multiplied."
-    p = Policy(policy.config)
+    p = Policy(policy.config).to(policy.device)
     p.load_state_dict(policy.state_dict())
     with torch.no_grad():
         for layer in (p.leave, p.promote):

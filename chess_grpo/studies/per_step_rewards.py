@@ -54,7 +54,7 @@ def play(
     rollout = sample(
         policy, starts, engine, generator(seed), group=group, plies=plies, temperature=temperature
     )
-    return Played(starts, rollout, engine.scores(starts.fens(), 4))
+    return Played(starts, rollout.to("cpu"), engine.scores(starts.fens(), 4))
 
 # %% ../../nbs/api/70_study_000.ipynb #e413d614
 def step_rewards(
@@ -224,7 +224,7 @@ def true_advantages(
     packed, _ = score_moves(boards, engine, 4)
     legal = boards.legal_mask()
     worth = torch.zeros(legal.shape).masked_scatter(legal, tanh(unpack_scores(packed)))
-    p = policy.log_probs(boards).exp()
+    p = policy.log_probs(boards).exp().cpu()
     return worth.gather(1, actions[:, None])[:, 0] - (p * worth).sum(1)
 
 def credit(

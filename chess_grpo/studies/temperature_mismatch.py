@@ -35,7 +35,7 @@ def with_dropout(
     rate: float, # of dropout
 ) -> Policy: # in training mode
     "A policy with the same weights, and dropout."
-    twin = Policy(policy.config.but(dropout=rate))
+    twin = Policy(policy.config.but(dropout=rate)).to(policy.device)
     twin.load_state_dict(policy.state_dict())
     return twin
 
@@ -147,7 +147,7 @@ def move_worth(
     packed, _ = score_moves(boards, engine, 4)
     legal = boards.legal_mask()
     worth = expected(unpack_scores(packed))
-    return torch.zeros(legal.shape).masked_scatter(legal, worth).double()
+    return torch.zeros(legal.shape, device=legal.device).masked_scatter(legal, worth.to(legal.device)).double()
 
 def policy_gradient(
     logits: Tensor, # [N,1968] float64
