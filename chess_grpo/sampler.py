@@ -20,7 +20,7 @@ from .board import ACTIONS, MOVES, Boards
 from .core import UserError
 from .engine import EnginePool, exact_score, find_stockfish
 from .policy import PolicyNetwork, masked_log_probs, sample_actions
-from .rewards import expected
+from .rewards import changes, expected
 from .scores import LICHESS, Scores, no_scores, put_scores
 
 # %% ../nbs/api/20_sampler.ipynb #878aa88c
@@ -115,6 +115,14 @@ class Rollout:
         if self.states.device == device: return self
         names = "states", "index", "actions", "log_probs", "rewards", "mask", "forced"
         return replace(self, **{k: getattr(self, k).to(device) for k in names})
+
+    def gains(self,
+        reward: Callable[[Scores], Tensor], # such as `expected`
+        start: Tensor, # [B] the same of the starting positions, the view of who moves first
+    ) -> Tensor: # [B,G,T], the mover's view, 0 where the mask is False
+        "By how much each move changes what the position is worth."
+        worth = torch.where(self.mask, reward(self.scores).to(self.mask.device), 0)
+        return changes(worth, self.mask, start.to(self.mask.device))
 
 # %% ../nbs/api/20_sampler.ipynb #a860ccf1
 def start_scoring(

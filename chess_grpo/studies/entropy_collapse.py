@@ -19,7 +19,7 @@ from ..engine import EnginePool
 from ..judge import kept_out
 from ..loss import exact_kl
 from ..policy import Policy, entropy
-from ..rewards import changes, tanh
+from ..rewards import tanh
 from ..sampler import Rollout, sample
 from ..starts import random_starts
 from ..train import Trainer
@@ -60,8 +60,7 @@ def own_rewards(
 ) -> tuple[Tensor, Tensor]: # [B,G,T]; [B,G,T] bool, True = a move of the side that moved first
     "The change of tanh(centipawns/200) by each move, and which moves count."
     r, starts = rollout, rollout.states[:len(rollout.mask)]
-    worth = torch.where(r.mask, tanh(r.scores), 0)
-    return changes(worth, r.mask, tanh(engine.scores(starts.fens(), 4))), r.mask & r.own
+    return r.gains(tanh, tanh(engine.scores(starts.fens(), 4))), r.mask & r.own
 
 # %% ../../nbs/api/72_study_002.ipynb #6fc73c7c
 def advantage_sizes(

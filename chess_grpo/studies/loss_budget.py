@@ -22,7 +22,7 @@ from ..judge import kept_out
 from ..learner import Budget
 from ..loss import LossConfig, LossRecord, grpo_loss
 from ..policy import Policy, entropy
-from ..rewards import changes, linear
+from ..rewards import linear
 from ..sampler import Conditions, Rollout, rescore, sample
 from ..show import Picture
 from ..starts import random_starts
@@ -52,9 +52,7 @@ def move_rewards(
     engine: EnginePool,
 ) -> Tensor: # [B,G,T], the view of who moves
     "By how much each move changes what the position is worth, at depth 4."
-    mask = rollout.mask
-    worth, before = (linear(s).to(mask.device) for s in (rollout.scores, engine.scores(fens, 4)))
-    return changes(torch.where(mask, worth, 0), mask, before)
+    return rollout.gains(linear, linear(engine.scores(fens, 4)))
 
 def noted_batch(
     policy: Policy, # plays both sides; its mode is set

@@ -25,7 +25,7 @@ from ..judge import kept_out
 from ..labels import Labelled
 from ..loss import LossConfig, exact_kl, grpo_loss
 from ..policy import Policy, PolicyConfig, entropy, new_policy
-from ..rewards import asymmetric, changes, linear, tanh
+from ..rewards import asymmetric, linear, tanh
 from ..sampler import Rollout, sample
 from ..scores import Scores
 from ..shards import score_moves, unpack_scores
@@ -63,8 +63,7 @@ def step_rewards(
 ) -> tuple[Tensor, Tensor]: # [B,G,T], the mover's view; [B,G,T] bool, True = the ply was played
     "Each move's reward, as in the note: by how much it changes the worth of the position."
     r = game.rollout
-    worth = torch.where(r.mask, reward(r.scores), 0)
-    return changes(worth, r.mask, reward(game.before)), r.mask
+    return r.gains(reward, reward(game.before)), r.mask
 
 def own_plies(
     game: Played,

@@ -23,7 +23,7 @@ from ..learner import flat_gradient, set_rate
 from ..loss import LossConfig, grpo_loss
 from ..play import Quality
 from ..policy import Policy, entropy, masked_log_probs
-from ..rewards import changes, expected, linear
+from ..rewards import expected, linear
 from ..sampler import Conditions, Rollout, rescore, sample
 from ..shards import score_moves, unpack_scores
 from ..starts import random_starts
@@ -119,8 +119,7 @@ def own_advantages(
     "Advantages of the side that moved first, as in the note."
     r, starts = rollout, rollout.states[:len(rollout.mask)]
     counts = r.mask & r.own
-    worth = torch.where(r.mask, linear(r.scores), 0)
-    earned = changes(worth, r.mask, linear(engine.scores(starts.fens(), 4)))
+    earned = r.gains(linear, linear(engine.scores(starts.fens(), 4)))
     return group_advantages(earned, counts, AdvantageConfig(scale="none")), counts
 
 def dead_plies(
@@ -243,8 +242,7 @@ def views(
     r = sample(
         policy, starts, engine, generator(seed), group=group, plies=plies, temperature=temperature
     )
-    worth = torch.where(r.mask, linear(r.scores), 0)
-    x = changes(worth, r.mask, linear(engine.scores(starts.fens(), 4)))
+    x = r.gains(linear, linear(engine.scores(starts.fens(), 4)))
     games = torch.where(r.own, x, -x).sum(2)    # from the starting side's view
     own = masked_mean(x, r.mask & r.own).item()
     return Views(games.mean().item(), own, games.std(1).mean().item(), games.std().item())
