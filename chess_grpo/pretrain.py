@@ -20,7 +20,7 @@ from tqdm.auto import tqdm
 
 from .board import MOVES
 from .checkpoint import load_training, training_state
-from .config import check_memory, check_place, placed, step_memory
+from .config import check_frozen, check_memory, check_place, placed, step_memory
 from .core import NotFinite, UserError, generator, parse_json, patch, write_whole
 from .files import read_tensors, write_tensors
 from .judge import kept_out
@@ -380,6 +380,7 @@ def pretrain(
     kept = pretrain_config(Path(resume)) if resume else PretrainConfig()
     c = placed(check(config or kept))
     other = [k for k in c.differs(kept) if k not in AGAIN] if resume else []
+    if not resume: check_frozen(c.freeze, c.start)
     if other:
         raise UserError(f"{other[0]} cannot be changed when a run is resumed; {', '.join(AGAIN)} can.")
     run = _Pretraining(c, Path(root), Path(resume) if resume else None,

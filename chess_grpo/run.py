@@ -20,7 +20,7 @@ from tqdm.auto import tqdm
 
 from . import __version__
 from .board import MOVES
-from .config import AGAIN, TrainConfig, differing, placed, read_config
+from .config import AGAIN, TrainConfig, check_frozen, differing, placed, read_config
 from chess_grpo.core import (
     NotFinite, UserError, World, cores, data_path, generator, patch, write_whole
 )
@@ -91,6 +91,7 @@ def train(
     "Run GRPO: preflight, steps, checkpoints, report."
     kept = read_config(Path(resume)) if resume else TrainConfig()
     config, world = placed(check(config or kept)), World()
+    if not resume: check_frozen(config.optimizer.freeze, config.start)
     other = differing(config, kept) if resume else []
     if other:
         raise UserError(f"{other[0]} cannot be changed when a run is resumed; "
