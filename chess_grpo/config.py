@@ -84,6 +84,10 @@ class OptimizerConfig(Config):
     freeze: int = key(
         0, "layers, with the embedding, whose weights stay as they are; 0 = none", least=0
     )
+    micro_batch: int | None = key(
+        None, "positions whose activations are kept at once for the gradient, the rest is computed "
+        "twice; none = all", above=0, was=0
+    )
     value_coef: float = key(
         0.5, "weight of the value head's squared error, where there is one", least=0
     )
@@ -136,10 +140,16 @@ class TrainConfig(Config):
         50, "openings of the match against a random mover, two games each; 0 = no match", least=0
     )
     processes: int | None = key(None, "Stockfish processes; none = one a core", above=0, was=0)
+    bf16: bool = key(False, "sample and learn in bfloat16 where that is safe (autocast)")
     device: str = key("auto", "cpu, cuda, or auto: cuda where there is one")
     wandb: bool = key(True, "log to Weights & Biases, offline unless logged in")
     tracker: str = key("wandb", "where it is logged to if wandb is yes; trackio keeps it on this machine",
                        choices=("wandb", "trackio"))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        "Of the policy's arithmetic."
+        return torch.bfloat16 if self.bf16 else torch.float32
 
 # %% ../nbs/api/26_config.ipynb #2d5a73d0
 def _check_together(self: TrainConfig):
@@ -235,13 +245,14 @@ def step_memory(
     network: PolicyConfig,
     states: int, # positions whose gradient is taken at once
     samples: int = 0, # moves drawn
+    at_once: int | None = None, # positions whose activations are kept at once; None = all
 ) -> int: # bytes, about; of a process
     "What one optimiser step allocates at most."
     with torch.device("meta"): weights = NETWORKS[network.architecture](network)
     size = sum(p.numel() for p in weights.parameters())
     layer = 64 * network.width * (14 + 3 * network.expansion)
     if network.dropout: layer += 15 * network.heads * 64 * 64
-    activations = states * (network.layers * layer + 12 * len(MOVES))
+    activations = min(states, at_once or states) * network.layers * layer + states * 12 * len(MOVES)
     return 350_000_000 + 4 * (8 * size + activations + 40 * samples)
 
 def memory_needed(
@@ -249,7 +260,8 @@ def memory_needed(
 ) -> int: # bytes, about; of a process
     "What a run allocates at most."
     group, plies = c.rollout.group, c.rollout.plies
-    return step_memory(c.network, c.batch * (1 + group * (plies - 1)), c.batch * group * plies)
+    states = c.batch * (1 + group * ((plies - 1) // 2))    # where the first mover chooses
+    return step_memory(c.network, states, c.batch * group * plies, c.optimizer.micro_batch)
 
 def check_memory(
     needed: int, # bytes

@@ -17,7 +17,7 @@ from .board import Boards
 from chess_grpo.checks import (
     Check, Identity, Report, bisect, check_budget, check_direction, check_entropy_estimate,
     check_equal_rewards, check_exploration, check_filter, check_padding, check_power, check_rewards,
-    check_saturation, check_signal, check_step, step_size
+    check_saturation, check_signal, check_step, rounding_limits, step_size
 )
 from .config import planned_rate
 from .core import NotFinite, generator
@@ -45,18 +45,24 @@ def on_policy_identity(
     learner: Conditions = Conditions(), # how the run looks again
 ) -> Identity:
     "Sample, look again; when they differ, find the fewest conditions that must be put right."
-    sound = SOUND | {"temperature": ("temperature", sampler.temperature)}
-    def put_right(how: Conditions, fixed) -> Conditions:
-        return replace(how, **dict(sound[n] for n in fixed))
+    dtype = sampler.dtype if sampler.dtype == learner.dtype else torch.float32
+    sound = SOUND | {"temperature": ("temperature", sampler.temperature), "dtype": ("dtype", dtype)}
+    def put_right(fixed) -> list[Conditions]: # of sampler and learner
+        return [replace(how, **dict(sound[n] for n in fixed)) for how in (sampler, learner)]
     drawn: dict[Conditions, Rollout] = {}
-    def measure(fixed):
-        s, l = put_right(sampler, fixed), put_right(learner, fixed)
+    def look(s: Conditions, l: Conditions):
         if s not in drawn: drawn[s] = resample(s)
         rollout = drawn[s]
         return rescore(policy, rollout, l)[0], rollout.log_probs, rollout.mask | l.padding
-    differing = [n for n in sound
-                 if put_right(sampler, [n]) != sampler or put_right(learner, [n]) != learner]
-    return bisect(measure, differing)
+    def measure(fixed): return look(*put_right(fixed))
+    differing = [n for n in sound if put_right([n]) != [sampler, learner]]
+    if dtype == torch.float32: return bisect(measure, differing)
+    def in_float32(how: Conditions) -> Conditions: return replace(how, dtype=torch.float32)
+    def replay(fixed): return look(*map(in_float32, put_right(fixed)))
+    s, l = put_right(sound)
+    rounded, _, mask = look(s, l)
+    limits = rounding_limits(rounded, look(s, in_float32(l))[0], mask)
+    return bisect(measure, differing, limits=limits, replay=replay)
 
 # %% ../nbs/api/31_preflight.ipynb #57e0318e
 def preflight(
@@ -71,7 +77,8 @@ def preflight(
     identity = _identity_of(run, boards)
     drawn = _draw(run, boards)
     counts = run.counts(drawn, boards)
-    batch = run.batch(drawn, counts, Conditions(c.rollout.temperature), sampler=run.policy)
+    batch = run.batch(drawn, counts, replace(run.learning, temperature=c.rollout.temperature, dropout=False,
+                                            dtype=torch.float32), sampler=run.policy)
     trial = run.learner.trial()
     found = trial.objective(batch, run.loss)
     again = _judged_again(run, drawn, boards, c.reward.search_depth + deeper)

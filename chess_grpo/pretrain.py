@@ -29,7 +29,7 @@ from .learner import clipped_step, set_rate, two_optimizers
 from .log import Log, StopSignal, new_folder
 from .play import MatchResult, PolicyPlayer, match_result, move_quality, quality_row
 from chess_grpo.policy import (
-    PolicyConfig, PolicyNetwork, entropy, freeze, masked_log_probs, new_policy, save_policy,
+    PolicyConfig, PolicyNetwork, autocast, entropy, freeze, masked_log_probs, new_policy, save_policy,
     start_from
 )
 from .rating import play_rung
@@ -282,7 +282,7 @@ class _Pretraining:
 def loss(self: _Pretraining, batch: Labelled) -> Tensor:
     "Cross-entropy; and the squared error of the value head, if there is one, from the best move's worth."
     c, boards = self.config, batch.boards.to(self.config.device)
-    with torch.autocast(torch.device(c.device).type, torch.bfloat16, enabled=c.bf16):
+    with autocast(c.device, torch.bfloat16 if c.bf16 else torch.float32):
         x = self.policy.trunk(boards)
         logits = self.policy.logits(x, boards)
     lp = masked_log_probs(logits.float(), boards.legal_mask(), 1.0)

@@ -28,9 +28,9 @@ from .learner import Batch, Learner, Rescored, seeded
 from .loss import LossConfig
 from .metrics import Seen, measure
 from .play import Quality, move_quality
-from .policy import PolicyNetwork, checked, entropy, freeze, new_policy, start_from
+from .policy import PolicyNetwork, autocast, checked, entropy, freeze, new_policy, start_from
 from .rewards import Reward, expected
-from .sampler import Conditions, Rollout, put_groups, rescore, sample
+from .sampler import Conditions, Rollout, in_parts, put_groups, rescore, sample
 from .schema import check
 from .starts import put_rows
 
@@ -49,7 +49,8 @@ class Trainer:
             raise UserError(f"batch is {c.batch}; it must be a multiple of the {self.world.size} "
                             "processes that share it.")
         mine = c.but(batch=max(1, c.batch // self.world.size))
-        check_memory(memory_needed(mine), c.device, "This run", "batch, group, plies, width or layers")
+        check_memory(memory_needed(mine), c.device, "This run",
+                     "micro_batch, batch, group, plies, width or layers")
         self.done, self.kept, self.evaluated = 0, None, 0    # kept: the step of the last checkpoint
         self.policy = start_policy(c).to(c.device)
         self.reference = copy.deepcopy(self.policy).eval()
@@ -108,19 +109,21 @@ def look_again(
     "A rollout, as a learner sees it."
     chosen, every = rescore(policy, rollout, how)
     if not more: return Rescored(chosen, every, rollout.index)
-    values = policy.values(rollout.states)[rollout.index] if policy.config.value else None
+    values = in_parts(policy.values, rollout.states, how)[rollout.index] if policy.config.value else None
     def exact() -> Tensor: return entropy(every)[rollout.index]
     return Rescored(chosen, every, rollout.index, exact, values)
 
 # %% ../nbs/api/29_train.ipynb #6735c835
 @patch(as_prop=True)
 def sampling(self: Trainer) -> Conditions:
-    return Conditions(self.config.rollout.temperature, dropout=self.config.study.sampler_dropout)
+    c = self.config
+    return Conditions(c.rollout.temperature, c.study.sampler_dropout, dtype=c.dtype)
 
 @patch(as_prop=True)
 def learning(self: Trainer) -> Conditions:
     c = self.config
-    return Conditions(c.study.learner_temperature or c.rollout.temperature, dropout=True)
+    return Conditions(c.study.learner_temperature or c.rollout.temperature, dropout=True, dtype=c.dtype,
+                      micro_batch=c.optimizer.micro_batch)
 
 @patch
 def reward(self: Trainer,
@@ -150,7 +153,7 @@ def draw(self: Trainer,
                     root_alpha=r.root_alpha) | other
     rewarded = self.reward(boards) if settings["engine"] else expected
     seed = c.seed + 1_000_003 * self.done - 1 if how.dropout and c.network.dropout else None
-    with seeded(seed, c.device):
+    with seeded(seed, c.device), autocast(c.device, how.dtype):
         return sample(policy, boards.to(c.device), reward=rewarded, **settings)
 
 # %% ../nbs/api/29_train.ipynb #9654e292
@@ -266,7 +269,7 @@ def _facts(self: Trainer, clock: Clock, waited: float) -> dict:
 def choose(self: Trainer, boards: Boards) -> Tensor: # [N] actions
     "The policy's own reply in live games."
     c = self.config
-    with torch.no_grad():
+    with torch.no_grad(), autocast(c.device, c.dtype):
         lp = self.policy.eval().log_probs(boards.to(c.device), c.rollout.temperature)
     return torch.multinomial(checked(lp).exp(), 1, generator=self.move_generator)[:, 0]
 
