@@ -14,7 +14,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Sequence
+from typing import Mapping, Sequence
 
 from .core import SCALES, UserError, data_path, patch, scale
 from .files import read_json, write_json
@@ -129,11 +129,14 @@ class Review:
             )
 
 # %% ../nbs/api/34_claims.ipynb #ef8a2746
+_UNDECIDED = "The figures do not tell."
+
 @patch
 def verdict(self: Review,
     claim: str, # "C1"
     ours: Figure | str, # what was measured; of several figures the text, with n in place
-    why: str, # one sentence
+    # one sentence; or by verdict, where it would be false of another one
+    why: str | Mapping[str, str],
     n: int | None = None, # seeds or trials; None = those of the figure
     needs: str = "smoke", # the smallest scale at which the answer can be trusted
     **found: Figure | float | bool | None, # by the names of the claim's rule; None = not measured at this scale
@@ -142,13 +145,13 @@ def verdict(self: Review,
     name = f"{self.note}-{claim}"
     self._may_judge(name, ours, n)
     rule = self.claims[name].rule
-    odd = set(found) ^ set(rule.inputs)
-    if odd:
-        raise UserError(f"{name}: its rule asks for {', '.join(rule.inputs)}; {sorted(odd)[0]}"
-                        " is missing, or too much.")
+    asked, given = set(rule.inputs), set(found)
+    for names, what in ((asked - given, "missing"), (given - asked, "too much")):
+        if names: raise UserError(f"{name}: its rule asks for {', '.join(rule.inputs)}; {sorted(names)[0]} is {what}.")
     verdict = rule.verdict(found)
     if SCALES.index(scale()) < SCALES.index(needs): verdict = "undecided"
     if n is None: n = ours.n
+    if not isinstance(why, str): why = why.get(verdict, _UNDECIDED)
     now = time.monotonic()
     seconds, self.clock = round(now - self.clock, 1), now
     self.verdicts[name] = Verdict(name, verdict, str(ours), why, n, seconds, scale(), rule.conditions)
@@ -231,7 +234,7 @@ def _agreed(found: Sequence[Verdict]) -> Verdict:
     now = by_present_rule(found)
     if not now:
         why = f"No run was judged by the present rule; by an earlier one it was {found[0].verdict}, {found[0].ours}."
-        return replace(found[0], verdict="undecided", why=why)
+        return replace(found[0], verdict="undecided", why=why, rule=_claim_of(found[0].id).rule.conditions)
     if len({v.verdict for v in now}) == 1: return now[0]
     each = "; ".join(f"{v.verdict}, {v.ours}" for v in now)
     why = f"Not every set of seeds says so: {each}. {now[0].why}"
@@ -263,12 +266,14 @@ def rows_of(
 def _smoke(verdicts: Sequence[Verdict]) -> str:
     return " (scale smoke)" if any(v.scale == "smoke" for v in verdicts) else ""
 
+def _earlier(v: Verdict) -> str: return "" if by_present_rule([v]) else " (earlier rule)"
+
 def seed_rows(
     sets: Sequence[Sequence[Verdict]], # as verdict_sets gives them
 ) -> list[list[str]]:    # id, then for each set of seeds figure and verdict, then what stands
     "The measured claims under every set of seeds."
     return [
-        [v.id, *(x for u in found for x in (u.ours, u.verdict)), v.verdict]
+        [v.id, *(x for u in found for x in (u.ours, u.verdict + _earlier(u))), v.verdict]
         for v, *found in zip(standing(sets), *sets, strict=True)
         if any(u.n for u in found)
     ]

@@ -76,7 +76,10 @@ def _value(node: ast.expr, found: Outcome) -> float | None: # None = unknown
         case ast.Name(id=name):
             said = _named(name, found)
             if said is None or isinstance(said, (int, float)) and not isinstance(said, bool): return said
-            if isinstance(said, Figure): return said.value
+            if isinstance(said, Figure) and said.low == said.high: return said.value
+            if isinstance(said, Figure):
+                raise UserError(f"{name} has an interval, which would be lost here: hand over the difference, by seed,"
+                                " as a figure of its own.")
     raise UserError(f"{ast.unparse(node)!r} is no number.")
 
 def _reckoned(a: float, op: ast.operator, b: float) -> float | None:
@@ -101,10 +104,11 @@ class Rule:
     date: str            # on which it was written
     by: str = "measurement"    # argument: follows from the note's own figures or from mathematics, whatever a run gives
     because: str = ""    # condition; empty = no reason is tested
+    given: str = ""      # condition; where it does not hold nothing is tested
     changed: str = ""    # what it was before, if figures had been seen then
 
     def __post_init__(self):
-        may_be_empty = "because", "changed", "inputs"
+        may_be_empty = "because", "given", "changed", "inputs"
         empty = [f.name for f in fields(self) if not getattr(self, f.name) and f.name not in may_be_empty]
         if empty: raise UserError(f"A rule has no {empty[0]}.")
         if self.by not in KINDS: raise UserError(f"A rule is by {' or '.join(KINDS)}, not by {self.by!r}.")
@@ -115,14 +119,21 @@ class Rule:
     @property
     def names(self) -> set[str]:
         "What its conditions speak of."
-        trees = [_parsed(c) for c in (self.shows, self.because) if c]
-        return {n.id for t in trees for n in ast.walk(t) if isinstance(n, ast.Name)}
+        return {n.id for t in self.trees for n in ast.walk(t) if isinstance(n, ast.Name)}
 
     @property
-    def conditions(self) -> str: return self.shows + (f"; because {self.because}" if self.because else "")
+    def trees(self) -> list[ast.expr]:
+        "Its conditions, as they are read."
+        return [_parsed(c) for c in (self.given, self.shows, self.because) if c]
+
+    @property
+    def conditions(self) -> str:
+        given = f"given {self.given}: " if self.given else ""
+        return given + self.shows + (f"; because {self.because}" if self.because else "")
 
     def verdict(self, found: Outcome) -> str:
         "One of VERDICTS."
+        if self.given and not is_so(self.given, found): return "undecided"
         shows = is_so(self.shows, found)
         return follows(shows, is_so(self.because, found) if self.because else True)
 
@@ -153,8 +164,7 @@ def possible(rule: Rule) -> set[str]:
     return set(VERDICTS) - (set() if rule.because else {"artefact"})
 
 def _numbers(rule: Rule) -> list[float]:
-    trees = [_parsed(c) for c in (rule.shows, rule.because) if c]
-    found = [n.value for t in trees for n in ast.walk(t) if isinstance(n, ast.Constant)]
+    found = [n.value for t in rule.trees for n in ast.walk(t) if isinstance(n, ast.Constant)]
     return [x * s for x in (*found, 1.0, 0.1, 0.01) for s in (1, -1)] + [0.0]
 
 def _planted(about: dict, numbers: list[float], rng: random.Random) -> Figure | bool | None:

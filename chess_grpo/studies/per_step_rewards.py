@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['Played', 'play', 'step_rewards', 'own_plies', 'game_rewards', 'draw_rewards', 'draw_intervals', 'equal_slope',
-           'outside_bounds', 'noise_loss', 'entropy_change', 'mean_advantages', 'ranks', 'rank_agreement',
-           'true_advantages', 'credit', 'Learned', 'learn_epochs', 'kl_between', 'clip_by_age', 'largest_after_sync']
+           'steeper', 'outside_bounds', 'noise_loss', 'padding_error', 'entropy_change', 'mean_advantages', 'ranks',
+           'rank_agreement', 'true_advantages', 'credit', 'Learned', 'learn_epochs', 'kl_between', 'clip_by_age',
+           'after_sync']
 
 # %% ../../nbs/api/70_study_000.ipynb #d44e1bd4
 import copy
@@ -16,7 +17,7 @@ from typing import NamedTuple, Sequence
 import torch
 from torch import Tensor
 
-from ..advantages import AdvantageConfig, group_advantages
+from ..advantages import ADVANTAGES, AdvantageConfig, group_advantages
 from ..board import Boards
 from ..config import TrainConfig
 from ..core import generator
@@ -48,9 +49,11 @@ def play(
     group: int, # G games a start
     plies: int, # T
     temperature: float = 1.0, # of the sampling
+    balanced: bool = False, # True = only starts that a filter of 200 centipawns keeps
 ) -> Played:
     "Games from random starts, scored at depth 4."
-    starts = random_starts(batch, generator(seed), kept_out())
+    keep = Balanced(engine) if balanced else None
+    starts = random_starts(batch, generator(seed), kept_out(), keep=keep)
     rollout = sample(
         policy, starts, engine, generator(seed), group=group, plies=plies, temperature=temperature
     )
@@ -118,6 +121,14 @@ def equal_slope(
         low, high = (middle, high) if steeper else (low, middle)
     return low
 
+def steeper(
+    cp: Tensor, # [N] centipawns
+    crossing: float, # as `equal_slope` gives it
+    bound: float = 2000, # where clip(cp/1000) ends, and is flat
+) -> float: # a share
+    "How many lie where clip(cp/1000) is steeper than tanh(cp/200)."
+    return ((cp.abs() > crossing) & (cp.abs() < bound)).float().mean().item()
+
 # %% ../../nbs/api/70_study_000.ipynb #84b2dfd3
 def outside_bounds(
     engine: EnginePool,
@@ -148,6 +159,17 @@ def noise_loss(
     everywhere = torch.ones(shape, dtype=torch.bool)
     loss, _ = grpo_loss(log_ratio, torch.zeros(shape), a, everywhere, LossConfig(clip=clip))
     return loss.item()
+
+# %% ../../nbs/api/70_study_000.ipynb #82e8951e
+def padding_error(
+    game: Played,
+) -> float: # in standard deviations; nan = every game went on to the end
+    "By how much padded zeros change an advantage, where a member of the group has ended."
+    x, mask = own_plies(game)
+    coded = group_advantages(x, torch.ones_like(mask), ADVANTAGES["note_000"])
+    right = group_advantages(x, mask, ADVANTAGES["note_000"])
+    at = mask & ~mask.all(1, keepdim=True) & (mask.sum(1, keepdim=True) > 1)
+    return (coded - right)[at].abs().mean().item()
 
 # %% ../../nbs/api/70_study_000.ipynb #7f4d03f4
 def entropy_change(
@@ -288,12 +310,12 @@ def clip_by_age(
         return clipped / max(1, sum(r["steps_since_sync"] == age for r in rows))
     return [over_seeds([mean(r.rows, k) for r in runs]) for k in range(ages)]
 
-def largest_after_sync(
+def after_sync(
     rows: Sequence[dict], # metrics of a run
-) -> float: # |ratio - 1| + KL + clip fraction
-    "The largest sign of a moving policy in the first step after any sync."
-    return max(
+) -> list[float]: # |ratio - 1| + KL + clip fraction
+    "The signs of a moving policy in each first step after a sync."
+    return [
         abs(r["mean_ratio"] - 1) + r["mean_kl_divergence"] + r["mean_clip_fraction"]
         for r in rows
         if r["steps_since_sync"] == 0
-    )
+    ]
