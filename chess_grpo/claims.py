@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['NOTES', 'TITLES', 'Claim', 'load_claims', 'Verdict', 'which_seeds', 'seed_set', 'Review', 'read_verdicts',
-           'verdict_sets', 'standing', 'by_present_rule', 'load_verdicts', 'rows_of', 'seed_rows', 'totals']
+           'verdict_sets', 'standing', 'by_present_rule', 'load_verdicts', 'rows_of', 'seed_rows', 'counted', 'totals']
 
 # %% ../nbs/api/34_claims.ipynb #56277c6e
 import html
@@ -279,17 +279,22 @@ def seed_rows(
     ]
 
 # %% ../nbs/api/34_claims.ipynb #228ef82d
+def counted(
+    verdicts: Sequence[Verdict],
+) -> str:
+    "How many are which."
+    names, found = dict(holds="hold", artefact="are artefacts"), [v.verdict for v in verdicts]
+    return f"{len(found)} claims: " + ", ".join(f"{found.count(v)} {names.get(v, v)}" for v in VERDICTS)
+
 def totals(
     notes: Sequence[str] = NOTES,
     root: str | Path | None = "runs", # as in verdict_sets
 ) -> str:
     "How many claims hold, in one line."
     every_set = [verdict_sets(n, root) for n in notes]
-    found = [v.verdict for sets in every_set for v in standing(sets)]
+    found = [v for sets in every_set for v in standing(sets)]
     judged = [by_present_rule(vs) for sets in every_set for vs in zip(*sets)]
     rules = [_claim_of(v.id).rule for sets in every_set for v in sets[0]]
-    names = dict(holds="hold", artefact="are artefacts")
-    counts = ", ".join(f"{found.count(v)} {names.get(v, v)}" for v in VERDICTS)
     differ = sum(len({v.verdict for v in vs}) > 1 for vs in judged)
     arguments = sum(r.by == "argument" for r in rules)
     changed = sum(bool(r.changed) for r in rules)
@@ -299,4 +304,4 @@ def totals(
     luck = f" ({', '.join(reasons)})" if reasons else ""
     smoke = _smoke([v for sets in every_set for found in sets for v in found])
     told = f"; {arguments} by argument, {changed} by a rule that was changed after figures had been seen"
-    return f"{len(found)} claims: {counts}{luck}{told}{smoke}"
+    return f"{counted(found)}{luck}{told}{smoke}"

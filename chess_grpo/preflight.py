@@ -25,8 +25,8 @@ from .learner import Batch, Learner, flat_gradient, gradient_budget, seeded
 from .loss import grpo_loss
 from .policy import PolicyNetwork
 from .rewards import Reward, reward_named
-from .sampler import Conditions, Rollout, rescore
-from .scores import Scores, put_scores
+from .sampler import Conditions, Rollout, rescore, scored_again
+from .scores import Scores
 from .starts import random_starts
 from .train import Trainer
 
@@ -130,11 +130,7 @@ def _of_gradient(run: Trainer, trial: Learner, batch: Batch, found) -> list[Chec
 
 # %% ../nbs/api/31_preflight.ipynb #67cb8772
 def _judged_again(run: Trainer, drawn: Rollout, boards: Boards, depth: int) -> Tensor: # [B,G,T] rewards
-    after = drawn.states[drawn.index[drawn.mask]].push(drawn.actions[drawn.mask])
-    on = after.outcome() == 0
-    scores = Scores(*(x.clone() for x in (drawn.scores.cp, drawn.scores.mate, drawn.scores.moves)))
-    at = tuple(drawn.mask.cpu().nonzero()[on.cpu()].T)
-    put_scores(scores, at, -run.engine.scores(after[on].fens(), depth))
+    scores = scored_again(drawn, run.engine, depth)
     return torch.where(drawn.mask, run.reward(boards, depth)(scores).to(drawn.rewards.device), 0)
 
 def _of_saturation(run: Trainer, drawn: Rollout, counts: Tensor) -> Check:

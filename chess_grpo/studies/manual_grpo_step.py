@@ -271,12 +271,13 @@ def stuck_gradient(
     model: PreTrainedModel,
     c: Completions, # a group without variance
     config: LossConfig,
+    advantage: float = 0.0, # of every member
 ) -> float:
-    "Norm of the gradient when all advantages are 0."
+    "Norm of the gradient when all have the same advantage."
     new, _ = rescore_tokens(model, c)
     noise = torch.randn(new.shape, generator=generator(1))
     loss, _ = grpo_loss(
-        new, new.detach(), torch.zeros_like(new), c.mask, config,
+        new, new.detach(), torch.full_like(new, advantage), c.mask, config,
         ref_log_probs=new.detach() - 0.1 * noise
     )
     grads = torch.autograd.grad(loss, list(model.parameters()))
