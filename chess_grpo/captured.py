@@ -213,7 +213,7 @@ def check_ends(
     end = torch.isin(ids, torch.tensor(list(ends)))
     first, behind = _by_turns(end, counted, ids >= 0)
     ended = max(1, int(first.any(1).sum()))
-    left_out = (first & ~counted).sum().item() / ended
+    left_out = (first & ~counted).any(1).sum().item() / ended
     twice = (behind & end & counted).any(1).sum().item() / ended
     after = (behind & ~end & counted).any(1).sum().item() / ended
     seen = f" of {int(first.any(1).sum())} that end"
@@ -436,7 +436,8 @@ def _score_of_drawn(logits: CapturedLogits, mask: Tensor, temperature: float) ->
         keep, tokens = m[:len(ids)], torch.tensor(ids)
         lp = drawn_log_probs(z, tokens, torch.tensor(prompt), c, temperature)[keep]
         p = lp.exp()
-        zz = torch.where(p > 0, z[keep].double(), 0)    # what cannot be drawn may be -inf
+        zz = z[keep].double()
+        zz = zz.masked_fill(zz == -torch.inf, 0)    # what the model forbids is not drawn
         mean = (p * zz).sum(1)
         off = zz.gather(1, tokens[keep, None])[:, 0] - mean
         score += off.sum().item()

@@ -68,7 +68,7 @@ def quality_table(runs: dict[str, Run]) -> tuple[list[str], list[list[str]]]: # 
         paired = verdict = "-"
         if run is not first:
             c = compare_frontiers(run.curve, first.curve)
-            paired = f"{c.whole.value:+.4f} ({c.whole.low:+.4f} to {c.whole.high:+.4f})"
+            paired = c.whole.signed()
             verdict = c.verdict
         points = [f"{m.points:.0%} ({m.low:.0%} to {m.high:.0%})" for m in run.ladder.values()]
         rows.append([name, f"{steps}", f"{q.expected_loss:.4f} ({low:.4f} to {high:.4f})", paired, verdict,

@@ -175,7 +175,7 @@ def check_frozen(freeze: int, start: str | None):
 def check_device(device: str, what: str = "device"):
     "Refuse a device that is not here."
     if device.split(":")[0] not in ("auto", "cpu", "cuda"):
-        raise UserError(f"There is no device {device!r}; choose auto, cpu or cuda.")
+        raise UserError(f"{what} is {device!r}; choose auto, cpu or cuda.")
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise UserError(f"{what} is {device!r}, but there is no such device here; choose auto or cpu.")
 
@@ -226,7 +226,7 @@ def chosen_device() -> str:
 def device_here() -> str:
     "What `auto` takes on this machine, in words."
     device = chosen_device()
-    if device != "cpu": return f"{device}, {torch.cuda.get_device_name()}"
+    if device != "cpu": return f"{device}, {torch.cuda.get_device_name(device)}"
     return f"cpu, {cores()} cores"
 
 # %% ../nbs/api/26_config.ipynb #e802daa4
@@ -270,7 +270,7 @@ def check_memory(
     less: str, # what could be lowered
 ):
     "Refuse what does not fit, before anything is allocated."
-    free = torch.cuda.mem_get_info()[0] if device != "cpu" else free_memory()
+    free = torch.cuda.mem_get_info(device)[0] if device != "cpu" else free_memory()
     if free is not None and needed > free:
         raise UserError(f"{what} would need about {needed / 1e9:.3g} GB of memory, and {free / 1e9:.3g} GB are"
                         f" free here: lower {less}.")

@@ -103,7 +103,7 @@ def frontier(
     parts = torch.arange(len(labelled)).split(1024)
     log_probs = torch.cat([policy.log_probs(labelled.boards[i].to(policy.device)).cpu() for i in parts])
     expected, order = labelled.expected.nan_to_num(-torch.inf), labelled.order.nan_to_num(-torch.inf)
-    cost = (expected.amax(1, keepdim=True) - expected).clamp(max=2)
+    cost = expected.amax(1, keepdim=True) - expected
     legal = log_probs > -torch.inf
     first = legal.byte().argsort(dim=1, descending=True, stable=True)[:, :int(legal.sum(1).max())]
     best = legal & (order == order.amax(1, keepdim=True))
@@ -127,11 +127,10 @@ class Compared:
 
     def table(self) -> tuple[list[str], list[list[str]]]: # head, rows
         "Entropy by entropy, and the whole."
-        rows = [[f"{h:.2f}", f"{a:.2f}, {b:.2f}", f"{f.value:+.4f} ({f.low:+.4f} to {f.high:+.4f})"]
+        rows = [[f"{h:.2f}", f"{a:.2f}, {b:.2f}", f.signed()]
                 for h, (a, b), f in zip(self.entropies, self.temperatures, self.differences)]
-        w = self.whole
         return (["entropy, nats", "temperatures", "loss, less the other's"],
-                [*rows, ["whole curve", "", f"{w.value:+.4f} ({w.low:+.4f} to {w.high:+.4f})"]])
+                [*rows, ["whole curve", "", self.whole.signed()]])
 
 def _sign(f: Figure) -> int:
     "-1, 1, or 0 where chance alone could make it or it is too small to matter."

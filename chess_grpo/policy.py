@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['NETWORKS', 'SHIPPED', 'masked_log_probs', 'entropy', 'checked', 'sample_actions', 'autocast', 'PolicyConfig',
            'PolicyNetwork', 'network', 'new_policy', 'freeze', 'Block', 'Policy', 'save_policy', 'policy_path',
-           'load_policy', 'read_card', 'load_weights', 'start_from']
+           'load_policy', 'read_card', 'load_weights', 'with_dropout', 'start_from']
 
 # %% ../nbs/api/14_policy.ipynb #56277c6e
 import json
@@ -323,6 +323,16 @@ def load_weights(policy: nn.Module, weights: dict, where: str):
     policy.load_state_dict(weights)
 
 # %% ../nbs/api/14_policy.ipynb #33a1ba70
+def with_dropout(
+    policy: PolicyNetwork,
+    rate: float, # of dropout
+) -> PolicyNetwork: # in training mode, on the same device
+    "The same weights in a network with another dropout."
+    config = replace(policy.config, dropout=rate)
+    twin = NETWORKS[config.architecture](config).to(policy.device)
+    twin.load_state_dict(policy.state_dict())
+    return twin
+
 def start_from(
     path: str | Path, # as of `load_policy`
     config: PolicyConfig, # of the run
@@ -332,7 +342,4 @@ def start_from(
     if replace(policy.config, dropout=config.dropout) != config:
         raise UserError(f"{path} is a checkpoint of another shape: it holds {policy.config}; "
                         "set width, layers and so on to match.")
-    if policy.config == config: return policy
-    found = NETWORKS[config.architecture](config)
-    load_weights(found, policy.state_dict(), str(path))
-    return found.eval()
+    return with_dropout(policy, config.dropout).eval()

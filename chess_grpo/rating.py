@@ -19,7 +19,7 @@ from .core import UserError
 from .engine import EnginePool
 from .play import EnginePlayer, Game, Player, Quality, RandomPlayer, play_match
 from .starts import Opening
-from .stats import bootstrap, wilson
+from .stats import Figure, paired, wilson
 
 # %% ../nbs/api/33_rating.ipynb #7b3f56b6
 # of a game, in each kind of pair
@@ -237,7 +237,7 @@ def compare(
     b: Quality, # on the same positions
     # of moves that are drawn from the policies, which is smoother, instead of their likeliest ones
     drawn: bool = False,
-) -> tuple[float, tuple[float, float]]: # a's expected-score loss less b's, mean; its 95% interval
+) -> Figure: # a's expected-score loss less b's, mean; its 95% interval over positions
     "A paired comparison of move quality."
     if len(a.losses) != len(b.losses):
         raise UserError(
@@ -247,4 +247,4 @@ def compare(
     if drawn and (a.drawn is None or b.drawn is None):
         raise UserError("A comparison of drawn moves needs policies: judge them with move_quality.")
     d = a.drawn - b.drawn if drawn else a.losses - b.losses
-    return d.mean().item(), bootstrap(d)
+    return paired(d)

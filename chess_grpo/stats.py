@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['T_975', 'every', 'some', 'no', 'Figure', 'exact', 'over_seeds', 'smallest_effect', 'binomial_tail', 'share', 'wilson',
-           'bootstrap', 'smallest_elo']
+           'bootstrap', 'paired', 'smallest_elo']
 
 # %% ../nbs/api/02_stats.ipynb #e5152e3e
 import math
@@ -43,6 +43,10 @@ class Figure:
     def __str__(self):
         if not self.n: return _short(self.value)
         return f"{_short(self.value)} ({_short(self.low)} to {_short(self.high)})"
+
+    def signed(self, digits: int = 4) -> str:
+        "A difference with its interval: -0.0103 (-0.0149 to -0.0054)."
+        return f"{self.value:+.{digits}f} ({self.low:+.{digits}f} to {self.high:+.{digits}f})"
 
     def inside(self, low: float, high: float) -> bool | None:
         "Does it lie in this range? None = the interval does not tell."
@@ -149,6 +153,12 @@ def bootstrap(
     means = torch.stack([again().mean() for _ in range(resamples)])
     low, high = means.quantile(torch.tensor([0.025, 0.975], dtype=means.dtype)).tolist()
     return low, high
+
+def paired(
+    difference: Tensor, # [N] of two, on the same items
+) -> Figure:
+    "The mean with its interval over items."
+    return Figure(difference.mean().item(), *bootstrap(difference), len(difference))
 
 # %% ../nbs/api/02_stats.ipynb #6ab26e1b
 def smallest_elo(

@@ -4,15 +4,16 @@
 
 # %% auto #0
 __all__ = ['KL', 'MEANS', 'MEMORY', 'MARKS', 'stuck_config', 'PaddedLearner', 'Padded', 'Permuted', 'Remembering', 'repairs_of',
-           'with_repairs', 'make_start', 'own_reward', 'look_at', 'marked_run', 'Rung', 'Ladder', 'at_mark', 'between',
-           'of_steps', 'williams_square', 'worth_of', 'by_seed', 'bars', 'elo_text', 'paired_text']
+           'with_repairs', 'make_start', 'own_reward', 'look_at', 'marked_run', 'Rung', 'Ladder', 'at_mark', 'of_steps',
+           'williams_square', 'worth_of', 'by_seed', 'bars']
 
 # %% ../../nbs/api/77_study_ladder.ipynb #2323f6e8
 import hashlib
-from dataclasses import dataclass
-from dataclasses import replace
+import json
+import shutil
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Callable, Collection, Sequence
+from typing import Callable, Collection, Container, Sequence
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ from torch import Tensor
 from ..advantages import masked_mean
 from ..board import Boards
 from ..config import TrainConfig, note_config
-from ..core import at_scale, generator
+from ..core import UserError, at_scale, generator, parse_json, write_whole
 from ..engine import EnginePool
 from ..files import read_json, write_json
 from ..frontier import Frontier, compare_frontiers, frontier
@@ -28,10 +29,8 @@ from ..judge import kept_out
 from ..labels import Labelled
 from ..learner import Learner
 from ..parallel import side_by_side
-from ..play import Quality
 from ..policy import Policy
 from ..pretrain import PretrainConfig, pretrain
-from ..rating import Rating, compare
 from ..rewards import expected
 from ..sampler import sample
 from ..shards import write_shards
@@ -63,7 +62,7 @@ class Padded(Trainer):
     learner_type = PaddedLearner
 
 class Permuted:
-    "A trainer whose rewards are dealt out anew within each group: they say nothing about the moves."
+    "Before a Trainer among the bases: rewards are dealt out anew within each group, and say nothing about the moves."
     def batch(self, drawn, counts, *args, **other):
         deal = torch.rand(drawn.rewards.shape[:2], generator=self.starts.generator).argsort(1).to(drawn.rewards.device)
         dealt = drawn.rewards.gather(1, deal[..., None].expand_as(drawn.rewards))
@@ -99,14 +98,13 @@ def with_repairs(
     last: TrainConfig, # with all of its bugs
     repairs: dict[str, dict], # name -> keys
     made: Collection[str], # which of them
-    kl: str = KL, # the repair that takes the KL to the old policy away
     **other, # keys of this run, such as seed
 ) -> TrainConfig:
     "The configuration with these repairs made, and no others."
     keys = dict(aggregate="constant")
     for name in made: keys |= repairs[name]
     # synced every step that KL is 0, and there is nothing that a controller could follow
-    if kl not in made and keys.get("sync_every") == 1: keys |= dict(kl_target=0.0)
+    if KL not in made and keys.get("sync_every") == 1: keys |= dict(kl_target=0.0)
     return last.but(**keys | other)
 
 # %% ../../nbs/api/77_study_ladder.ipynb #9aadb04f
@@ -116,14 +114,18 @@ def make_start(
     progress: bool = True, # show bars
 ) -> Path: # of the checkpoint
     "Label and pretrain, once."
-    found = folder/"start"/"policy.safetensors"
-    if (folder/"start"/"summary.json").is_file(): return found
+    start = folder/"start"
+    found, summary = start/"policy.safetensors", start/"summary.json"
+    steps = at_scale(4, 1200, 2400)
+    if summary.is_file() and parse_json(summary.read_bytes(), summary)["steps"] >= steps: return found
     how = dict(positions=at_scale(64, 4096, 4096), depth=at_scale(1, 4, 4), random_moves=0.3, exclude=kept_out())
     with EnginePool() as engine: write_shards(folder/"shards", at_scale(2, 6, 25), engine, progress=progress, **how)
     config = PretrainConfig(name="start", shards=str(folder/"shards"), network=last.network, target="best",
                             smoothing=0.1, match_openings=0,
-                            steps=at_scale(4, 1200, 2400), valid=at_scale(32, 2000, 2000), eval_every=300)
-    pretrain(config, folder, progress)
+                            steps=steps, valid=at_scale(32, 2000, 2000), eval_every=300)
+    began = start if (start/"state.safetensors").is_file() else None    # cut short
+    if not began: shutil.rmtree(start, ignore_errors=True)
+    pretrain(config, folder, progress, began)
     return found
 
 # %% ../../nbs/api/77_study_ladder.ipynb #4fee04e5
@@ -170,11 +172,11 @@ def marked_run(
 ) -> dict[str, list[dict]]: # "marks": what was seen; "steps": metrics of every step
     "Train, look, keep."
     path, state = folder/"marks.json", folder/"state.safetensors"
+    _check_same(config, folder/"config.json")
     kept = read_json(path, "marks") if path.is_file() else {"marks": [], "steps": []}
-    if kept["marks"] and kept["marks"][-1]["step"] >= marks[-1]: return kept
+    if kept["marks"] and kept["marks"][-1]["step"] >= marks[-1] and not state.is_file(): return kept
     trainer = resumed_trainer(config, engine, folder, kind) if state.is_file() else kind(config, engine)
     kept = {k: rows[:sum(r["step"] <= trainer.done for r in rows)] for k, rows in kept.items()}
-    folder.mkdir(parents=True, exist_ok=True)
     while trainer.done < marks[-1]:
         row = trainer.step()
         kept["steps"].append({"step": trainer.done} | {k: row[name] for k, name in _KEPT.items()})
@@ -184,6 +186,16 @@ def marked_run(
             trainer.save(folder)
     state.unlink(missing_ok=True)
     return kept
+
+def _check_same(config: TrainConfig, path: Path):
+    "A folder is named after what is repaired; the rest of what it runs is kept beside it."
+    said = {k: v for k, v in config.flat().items() if k != "start"}
+    if path.is_file():
+        was = parse_json(path.read_bytes(), path)
+        odd = [k for k in sorted(said.keys() | was.keys()) if said.get(k) != was.get(k)]
+        if odd: raise UserError(f"{path.parent} holds a run with another {odd[0]}; name another folder, or remove it.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, lambda p: p.write_text(json.dumps(said, indent=1)))
 
 # %% ../../nbs/api/77_study_ladder.ipynb #869bce81
 @dataclass(frozen=True)
@@ -224,12 +236,10 @@ class Ladder:
         with pool(1) as engine:
             return marked_run(self.config(rung), engine, self.folder/rung.name, marks, self.look, kind)
 
-    def finished(self, rung: Rung) -> bool: return self.steps_of(rung) >= rung.steps
-
-    def steps_of(self, rung: Rung) -> int:
-        "How far it is."
+    def finished(self, rung: Rung) -> bool:
         path = self.folder/rung.name/"marks.json"
-        return max((r["step"] for r in read_json(path, "marks")["steps"]), default=0) if path.is_file() else 0
+        if not path.is_file() or path.with_name("state.safetensors").is_file(): return False
+        return max((r["step"] for r in read_json(path, "marks")["steps"]), default=0) >= rung.steps
 
     def __call__(self,
         rungs: Sequence[Rung],
@@ -248,25 +258,18 @@ def at_mark(
     step: int | None = None, # a mark; None = the last
 ) -> list[float]: # one a seed
     "What was seen then."
-    return [next(m for m in r["marks"] if step in (None, m["step"]) and (step or m is r["marks"][-1]))[key]
-            for r in runs]
-
-def between(
-    a: Sequence[dict], # results, one a seed
-    b: Sequence[dict], # of the same seeds
-    key: str = "curve",
-) -> Figure:
-    "b less a at their ends, over seeds."
-    return over_seeds([y - x for x, y in zip(at_mark(a, key), at_mark(b, key), strict=True)])
+    def seen(marks: list[dict]) -> dict:
+        return marks[-1] if step is None else next(m for m in marks if m["step"] == step)
+    return [seen(r["marks"])[key] for r in runs]
 
 def of_steps(
     runs: Sequence[dict],
     key: str, # of the steps, such as "clip"
-    age: int | None = None, # only steps so long after a sync
+    ages: Container[int] | None = None, # only steps so long after a sync; None = all
 ) -> list[float]: # one a run
     "The mean of a metric over the steps of each run."
     def mean(rows): return sum(r[key] for r in rows) / len(rows)
-    return [mean([s for s in r["steps"] if age in (None, s["age"])]) for r in runs]
+    return [mean([s for s in r["steps"] if ages is None or s["age"] in ages]) for r in runs]
 
 # %% ../../nbs/api/77_study_ladder.ipynb #0bb21bc8
 def williams_square(
@@ -309,20 +312,3 @@ def bars(
         axis.plot([f.low, f.high], [y, y], color="black", lw=1)
     axis.set_title(title, fontsize=9)
     axis.axvline(0, color="black", lw=.5)
-
-# %% ../../nbs/api/77_study_ladder.ipynb #15f638f6
-def elo_text(
-    r: Rating,
-) -> str: # "57.2%, +51 (+33 to +69)"
-    "Points and Elo with its interval."
-    return f"{r.score:.1%}, {r.elo:+.0f} ({r.low:+.0f} to {r.high:+.0f})"
-
-def paired_text(
-    a: Quality,
-    b: Quality, # on the same positions
-    drawn: bool = False, # of drawn moves, not of the likeliest ones
-    digits: int = 4,
-) -> str: # "-0.002 (-0.006 to +0.002)"
-    "a's expected-score loss less b's, with its interval over positions."
-    d, (low, high) = compare(a, b, drawn)
-    return f"{d:+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
