@@ -4,12 +4,13 @@
 
 # %% auto #0
 __all__ = ['RESULTS', 'HUB', 'PlayedGame', 'GameFilter', 'Skipped', 'game_of', 'read_pgn', 'file_rows', 'hub_rows', 'stream',
-           'read_lichess_games', 'Evaluated', 'read_lichess_evaluations']
+           'read_lichess_games', 'Evaluated', 'read_lichess_evaluations', 'read_games', 'Played', 'replayed']
 
 # %% ../nbs/api/40_games.ipynb #9cceb30a
 import gzip
 import hashlib
 import io
+import itertools
 import zlib
 from collections import Counter
 from contextlib import contextmanager
@@ -20,6 +21,10 @@ from typing import Iterable, Iterator
 import chess
 import chess.pgn
 
+import torch
+from torch import Tensor
+
+from .board import ACTIONS, Boards
 from .core import UserError, parse_json, patch
 from .fen import read_fen
 
@@ -331,3 +336,52 @@ def _position(fen: str, line: str) -> tuple[chess.Board, chess.Move]:
     move = board.parse_uci(line.split()[0])
     if not move: raise ValueError("a null move")
     return board, move
+
+# %% ../nbs/api/40_games.ipynb #c657586f
+def read_games(
+    source: str | Path, # .pgn, .pgn.gz, .pgn.zst; .parquet or .jsonl of Lichess/standard-chess-games; hub:NAME
+    which: GameFilter = GameFilter(),
+    skipped: Skipped | None = None, # counts what is left out
+) -> Iterator[PlayedGame]:
+    "The games of a source, one after the other."
+    path = Path(source)
+    if str(source).startswith(HUB) or path.suffix in (".parquet", ".jsonl"):
+        return read_lichess_games(stream(str(source)), which, skipped)
+    return read_pgn(path, which, skipped)
+
+# %% ../nbs/api/40_games.ipynb #1eeef921
+@dataclass(frozen=True, eq=False)
+class Played:
+    "Positions of games, each with the move that was played; game after game."
+    boards: Boards    # [N]
+    actions: Tensor   # [N] int64, index into MOVES
+    game: Tensor      # [N] int64, which game, from 0
+
+    def __len__(self) -> int: return len(self.actions)
+
+def replayed(
+    games: Iterable[PlayedGame], # of which no more are read than are needed
+    most: int | None = None, # positions; None = all
+) -> Played:
+    "Play games again, five hundred side by side."
+    parts, found, first, games = [], 0, 0, iter(games)
+    while (most is None or found < most) and (some := list(itertools.islice(games, 500))):
+        boards, at = _side_by_side(some)
+        parts.append((*boards, at + first))
+        found, first = found + len(at), first + len(some)
+    if not parts: raise UserError("There is not one game to replay.")
+    boards, actions, game = zip(*parts)
+    return Played(Boards.cat(boards)[:most], torch.cat(actions)[:most], torch.cat(game)[:most])
+
+def _side_by_side(games: list[PlayedGame]) -> tuple[tuple[Boards, Tensor], Tensor]: # boards and actions; which game
+    now, seen = Boards.start(len(games)), []
+    on = torch.arange(len(games))
+    for ply in range(max(len(g.moves) for g in games)):
+        keep = torch.tensor([len(games[i].moves) > ply for i in on.tolist()])
+        now, on = now[keep], on[keep]
+        actions = torch.tensor([ACTIONS[games[i].moves[ply]] for i in on.tolist()])
+        seen.append((now, actions, on))
+        now = now.push(actions)
+    boards, actions, which = zip(*seen)
+    order = torch.cat(which).argsort(stable=True)
+    return (Boards.cat(boards)[order], torch.cat(actions)[order]), torch.cat(which)[order]
