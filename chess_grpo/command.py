@@ -43,7 +43,7 @@ from .policy import SHIPPED, load_policy
 from .preflight import preflight
 from .pretrain import PretrainConfig, pretrain, pretrain_config
 from .rating import LADDER, notes_match, play_rung, random_openings, rate
-from .run import train
+from .run import plan, train
 from .schema import config_from, help_of, leaves, read_word
 from .shards import write_shards
 from .starts import load_openings
@@ -140,12 +140,16 @@ _NOTE = option(
 
 @command("train", "run GRPO and write a report",
          option("--resume", metavar="RUN", help="go on with a stopped run, such as runs/grpo; steps, minutes, "
-                "processes and wandb may be given anew"), _NOTE, config=TrainConfig,
+                "processes and wandb may be given anew"), _NOTE,
+         option("--plan", action="store_true", help="say what the run would need in memory and hours, making two small"
+                " steps only"), config=TrainConfig,
          again="if a run had begun, its folder keeps a checkpoint: chess-grpo train --resume runs/NAME")
 def _train(args, keys: dict):
     if args.resume and (args.note or args.config):
         raise UserError(f"A resumed run has its own configuration: leave --{'note' if args.note else 'config'} out.")
-    train(_configured(args, args.resume).but(**keys), resume=args.resume)
+    config = _configured(args, args.resume).but(**keys)
+    if args.plan: print(plan(config))
+    else: train(config, resume=args.resume)
 
 def _configured(args, resume: str | None = None) -> TrainConfig:
     "What the other options change."
@@ -392,6 +396,8 @@ def _reproduce(args, keys: dict):
         )
     if not importlib.util.find_spec("nbconvert"):
         raise UserError("Running a notebook needs nbconvert: pip install nbconvert ipykernel.")
+    if args.scale == "gpu" and args.note != "003":    # that one is about a text model
+        print(f"The note's own run, at its size: {plan(note_config(args.note))}.")
     out = Path("runs/claims").resolve()
     out.mkdir(parents=True, exist_ok=True)
     _execute(

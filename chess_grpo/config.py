@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SCHEDULES', 'AGAIN', 'RolloutConfig', 'OptimizerConfig', 'StudyConfig', 'TrainConfig', 'check_place', 'check_frozen',
            'check_device', 'placed', 'chosen_device', 'device_here', 'left_over', 'planned_rate', 'step_memory',
-           'memory_needed', 'check_memory', 'differing', 'read_config', 'note_config']
+           'memory_needed', 'memory_free', 'check_memory', 'differing', 'read_config', 'note_config']
 
 # %% ../nbs/api/26_config.ipynb #c9e31d96
 import importlib.util
@@ -263,6 +263,10 @@ def memory_needed(
     states = c.batch * (1 + group * ((plies - 1) // 2))    # where the first mover chooses
     return step_memory(c.network, states, c.batch * group * plies, c.optimizer.micro_batch)
 
+def memory_free(device: str) -> int | None: # bytes; None = this system does not say
+    "What can be allocated there."
+    return torch.cuda.mem_get_info(device)[0] if device != "cpu" else free_memory()
+
 def check_memory(
     needed: int, # bytes
     device: str,
@@ -270,7 +274,7 @@ def check_memory(
     less: str, # what could be lowered
 ):
     "Refuse what does not fit, before anything is allocated."
-    free = torch.cuda.mem_get_info(device)[0] if device != "cpu" else free_memory()
+    free = memory_free(device)
     if free is not None and needed > free:
         raise UserError(f"{what} would need about {needed / 1e9:.3g} GB of memory, and {free / 1e9:.3g} GB are"
                         f" free here: lower {less}.")

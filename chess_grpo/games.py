@@ -23,6 +23,7 @@ import chess.pgn
 
 import torch
 from torch import Tensor
+from tqdm.auto import tqdm
 
 from .board import ACTIONS, Boards
 from .core import UserError, parse_json, patch
@@ -362,13 +363,17 @@ class Played:
 def replayed(
     games: Iterable[PlayedGame], # of which no more are read than are needed
     most: int | None = None, # positions; None = all
+    progress: bool = False, # show a bar
 ) -> Played:
     "Play games again, five hundred side by side."
-    parts, found, first, games = [], 0, 0, iter(games)
-    while (most is None or found < most) and (some := list(itertools.islice(games, 500))):
-        boards, at = _side_by_side(some)
-        parts.append((*boards, at + first))
-        found, first = found + len(at), first + len(some)
+    parts, first, games = [], 0, iter(games)
+    with tqdm(total=most, desc="positions of games", disable=not progress) as bar:
+        while (most is None or bar.n < most) and (some := list(itertools.islice(games, 500))):
+            boards, at = _side_by_side(some)
+            parts.append((*boards, at + first))
+            first += len(some)
+            bar.n += len(at)
+            bar.refresh()
     if not parts: raise UserError("There is not one game to replay.")
     boards, actions, game = zip(*parts)
     return Played(Boards.cat(boards)[:most], torch.cat(actions)[:most], torch.cat(game)[:most])

@@ -232,7 +232,7 @@ class _Order:
 
 class _FromShards(_Order):
     "Shards, parted."
-    def __init__(self, c: PretrainConfig):
+    def __init__(self, c: PretrainConfig, progress: bool = False):
         self.all = Shards.read(c.shards)
         if len(self.all) <= c.valid:
             raise UserError(
@@ -252,10 +252,10 @@ class _FromShards(_Order):
 
 class _FromGames(_Order):
     "Games, parted: those that are held back are the last ones."
-    def __init__(self, c: PretrainConfig):
+    def __init__(self, c: PretrainConfig, progress: bool = False):
         skipped = Skipped()
         games = read_games(c.games, GameFilter(c.least_elo, c.most_elo), skipped)
-        try: played = replayed(games, c.positions)
+        try: played = replayed(games, c.positions, progress)
         except UserError as e: raise UserError(f"{c.games}: {e} {skipped}.") from None
         if len(played) <= c.valid:
             raise UserError(f"{c.games} holds {len(played)} positions of games that pass ({skipped}), and {c.valid} are"
@@ -296,12 +296,12 @@ def _memory(c: PretrainConfig) -> int: # bytes, about
 class _Pretraining:
     "A run under way."
     def __init__(self, c: PretrainConfig, root: Path, resume: Path | None,
-                 say: Callable[[str], None] = print):
+                 progress: bool = True):
         self.config = c
         check_memory(_memory(c), c.device, "This run", "batch, valid, width or layers")
         start = c.start if not resume else None    # that file is not needed any more
         self.policy = (start_from(start, c.network) if start else new_policy(c.network, c.seed)).to(c.device)
-        self.data = (_FromGames if c.games else _FromShards)(c)
+        self.data = (_FromGames if c.games else _FromShards)(c, progress)
         self.held_out, self.generator = load_labelled(), generator(c.seed)
         self.optimizers, self.start = make_optimizers(self.policy, c), time.monotonic()
         self.done, self.losses, self.dice = 0, [], None
@@ -309,7 +309,7 @@ class _Pretraining:
         self.folder = resume or new_folder(c.name, root)
         text = json.dumps(c.flat(), indent=1) + "\n"
         write_whole(self.folder/"config.json", lambda p: p.write_text(text))
-        self.log = Log(self.folder, c, self.done, say=say)
+        self.log = Log(self.folder, c, self.done, say=tqdm.write if progress else lambda text: None)
 
     def judged(self) -> dict:
         valid = validate(self.policy.eval(), self.data.valid)
@@ -446,7 +446,7 @@ def pretrain(
     if other:
         raise UserError(f"{other[0]} cannot be changed when a run is resumed; {', '.join(AGAIN)} can.")
     run = _Pretraining(c, Path(root), Path(resume) if resume else None,
-                      tqdm.write if progress else lambda text: None)
+                      progress)
     try:
         if not run.done: run.log.write({"step": 0, **run.judged()})
         with torch.random.fork_rng(), StopSignal() as stop:
