@@ -77,8 +77,8 @@ def preflight(
     identity = _identity_of(run, boards)
     drawn = _draw(run, boards)
     counts = run.counts(drawn, boards)
-    batch = run.batch(drawn, counts, replace(run.learning, temperature=c.rollout.temperature, dropout=False,
-                                            dtype=torch.float32), sampler=run.policy)
+    batch = run.batch(drawn, counts, Conditions(c.rollout.temperature, micro_batch=c.optimizer.micro_batch),
+                      sampler=run.policy)
     trial = run.learner.trial()
     found = trial.objective(batch, run.loss)
     again = _judged_again(run, drawn, boards, c.reward.search_depth + deeper)
