@@ -474,8 +474,10 @@ def _check_captured(args, keys: dict):
 @command("text-train", "train the small text model on samples, and say how well it answers held-out prompts",
          option("--data", default="runs/text", help="a folder of text-data, or a data set to be fetched, such as "
                 "hub:jrahn/rookworld_7m"),
-         option("--out", default="runs/text/text_model.safetensors", help="the file of the model"),
-         option("--start", default="", help="a text model to go on from; empty = random weights"),
+         option("--out", default="runs/text/text_model.safetensors", help="the file of the small model, or a folder "
+                "for another with its tokenizer"),
+         option("--start", default="", help="a text model to go on from: a file, a folder, or one to be "
+                "fetched, such as hub:jrahn/RookWorld-LM-124M; empty = random weights"),
          option("--most", type=int, default=1_000_000, help="samples to read at most"),
          option("--minutes", type=float, default=15.0, help="of training; 0 = the steps decide"),
          option("--steps", type=int, default=1000, help="of training, where minutes is 0: then a run that was stopped "
@@ -487,7 +489,9 @@ def _check_captured(args, keys: dict):
          again="the same command goes on from the state beside the file of the model")
 def _text_train(args, keys: dict):
     from chess_grpo.text.fit import answers, fit_text
-    from chess_grpo.text.model import chess_tokenizer, load_text_model, save_text_model, small_model
+    from chess_grpo.text.model import (
+        check_kept, chess_tokenizer, load_text_model, save_text_model, small_model
+    )
     if not 0 <= args.minutes < 10**6: raise UserError(f"minutes is {args.minutes}; it must not be negative.")
     _at_least(1, batch=args.batch, steps=args.steps, most=args.most)
     if args.bf16 not in ("yes", "no"):
@@ -495,6 +499,7 @@ def _text_train(args, keys: dict):
     train_set, test_set = _read_texts(args.data, {"train": args.most, "test": 1000})
     model, tokenizer = (load_text_model(args.start) if args.start
                         else (small_model(seed=args.seed), chess_tokenizer()))
+    check_kept(model, args.out)
     state = Path(args.out).with_suffix(".state.safetensors")
     if state.exists(): print(f"going on from {state}")
     with StopSignal() as stop:
@@ -511,7 +516,7 @@ def _text_train(args, keys: dict):
         print(f"{name:12s}{value:.1%} ({low:.1%} to {high:.1%})")
     card = dict(how="cross-entropy on completions", start=Path(args.start).name, samples=len(train_set),
                 steps=len(losses), minutes=args.minutes, loss=round(sum(losses[-50:]) / len(losses[-50:]), 4))
-    save_text_model(model, args.out, **card, **{k: round(v[0], 4) for k, v in figures.items()})
+    save_text_model(model, args.out, tokenizer, **card, **{k: round(v[0], 4) for k, v in figures.items()})
     state.unlink(missing_ok=True)
     print(Path(args.out).resolve())
 

@@ -112,17 +112,18 @@ def make_start(
     folder: Path, # what is there is kept
     last: TrainConfig, # whose network it is
     progress: bool = True, # show bars
+    **other, # keys of the pretraining
 ) -> Path: # of the checkpoint
     "Label and pretrain, once."
     start = folder/"start"
     found, summary = start/"policy.safetensors", start/"summary.json"
-    steps = at_scale(4, 1200, 2400)
+    steps = other.pop("steps", at_scale(4, 1200, 2400))
     if summary.is_file() and parse_json(summary.read_bytes(), summary)["steps"] >= steps: return found
     how = dict(positions=at_scale(64, 4096, 4096), depth=at_scale(1, 4, 4), random_moves=0.3, exclude=kept_out())
     with EnginePool() as engine: write_shards(folder/"shards", at_scale(2, 6, 25), engine, progress=progress, **how)
     config = PretrainConfig(name="start", shards=str(folder/"shards"), network=last.network, target="best",
-                            smoothing=0.1, match_openings=0,
-                            steps=steps, valid=at_scale(32, 2000, 2000), eval_every=300)
+                            smoothing=0.1, match_openings=0, steps=steps,
+                            **dict(valid=at_scale(32, 2000, 2000), eval_every=300) | other)
     began = start if (start/"state.safetensors").is_file() else None    # cut short
     if not began: shutil.rmtree(start, ignore_errors=True)
     pretrain(config, folder, progress, began)

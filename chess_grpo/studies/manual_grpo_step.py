@@ -66,7 +66,7 @@ def copied(
     c = model.config
     m = small_model(c.n_embd, c.n_layer, c.n_head, dropout=dropout)
     m.load_state_dict(model.state_dict())
-    return m
+    return m.to(model.device)
 
 # %% ../../nbs/api/73_study_003.ipynb #73000025
 def drawn(
@@ -157,7 +157,7 @@ def noted_step(
         new, mask = per_token(learner, tokenizer, c, True)
         with torch.no_grad(): ref, _ = per_token(reference, tokenizer, c, False)
         mean_new, mean_kl = masked_mean(new, mask, 2)[0], masked_mean(new - ref, mask, 2)[0]
-        policy, kl = -a * mean_new, beta * mean_kl
+        policy, kl = -a.to(new.device) * mean_new, beta * mean_kl
         loss = loss + (policy + kl).mean() / len(parts)
         sums = [torch.where(mask, x, 0).sum(2)[0] for x in (new, ref)]
         rows.append([x.detach() for x in (policy, kl, *sums)])
@@ -260,7 +260,7 @@ def two_gradients(
     for c, a in zip(parts, advantages):
         new, mask = per_token(learner, tokenizer, c, True)
         with torch.no_grad(): ref, _ = per_token(reference, tokenizer, c, False)
-        policy = policy - (a * masked_mean(new, mask, 2)[0]).mean() / len(parts)
+        policy = policy - (a.to(new.device) * masked_mean(new, mask, 2)[0]).mean() / len(parts)
         kl = kl + beta * masked_mean(new - ref, mask, 2)[0].mean() / len(parts)
     weights = list(learner.parameters())
     grads = [torch.autograd.grad(t, weights, retain_graph=True) for t in (policy, kl)]
@@ -275,7 +275,7 @@ def stuck_gradient(
 ) -> float:
     "Norm of the gradient when all have the same advantage."
     new, _ = rescore_tokens(model, c)
-    noise = torch.randn(new.shape, generator=generator(1))
+    noise = torch.randn(new.shape, generator=generator(1)).to(new.device)
     loss, _ = grpo_loss(
         new, new.detach(), torch.full_like(new, advantage), c.mask, config,
         ref_log_probs=new.detach() - 0.1 * noise

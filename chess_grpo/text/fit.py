@@ -22,6 +22,7 @@ from ..checkpoint import load_training, training_state
 from ..config import check_memory
 from ..core import UserError, generator, parse_json
 from ..files import read_tensors, write_tensors
+from ..policy import autocast
 from .model import Sampling, generate
 from .tasks import Sample, parse_policy, parse_transition
 
@@ -117,14 +118,14 @@ def _batch_losses(
 ) -> Iterator[Tensor]: # scalars with a gradient
     "The loss of one batch after the other, without end."
     lengths = (counts * torch.arange(1, counts.shape[1] + 1)).amax(1)
-    order, device = generator(seed), tokens.device.type
+    order, dtype = generator(seed), torch.bfloat16 if bf16 else torch.float32
     while True:
         for rows in _batches(lengths, batch, order):
             if skip:
                 skip -= 1
                 continue
             keep = int(lengths[rows].max())
-            with torch.autocast("cpu" if device == "cpu" else "cuda", torch.bfloat16, enabled=bf16):
+            with autocast(model.device.type, dtype):    # not of the tokens, which wait on the CPU
                 loss = supervised_loss(
                     model, tokens[rows, :keep].to(model.device),
                     counts[rows, :keep].to(model.device)

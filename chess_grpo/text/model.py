@@ -4,12 +4,14 @@
 
 # %% auto #0
 __all__ = ['NOTED', 'score_tokens', 'chess_tokenizer', 'small_model', 'Sampling', 'Completions', 'joined', 'generate',
-           'token_log_probs', 'rescore_tokens', 'retokenised', 'save_text_model', 'load_text_model']
+           'token_log_probs', 'rescore_tokens', 'retokenised', 'check_kept', 'save_text_model', 'load_text_model']
 
 # %% ../../nbs/api/53_text_model.ipynb #e18ca0ed
 import itertools
 import json
+import os
 import re
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Callable, Sequence
@@ -324,18 +326,48 @@ def retokenised(
     )
 
 # %% ../../nbs/api/53_text_model.ipynb #6b31b517
+def check_kept(
+    model: PreTrainedModel,
+    path: str | Path, # where it is to be kept
+):
+    "Say early where a model cannot be kept: a file is for the small model, a folder for any other."
+    path, c = Path(path), model.config
+    if path.suffix != ".safetensors":
+        if not path.exists() or path.is_dir() and not any(path.iterdir()): return
+        raise UserError(f"{path} is there already, and holds something; name another folder.")
+    def shapes(m: PreTrainedModel) -> dict: return {k: v.shape for k, v in m.state_dict().items()}
+    with torch.device("meta"): small = isinstance(model, GPT2LMHeadModel) and small_model(*_shape(c).values())
+    if not small or shapes(small) != shapes(model):
+        raise UserError(f"{path} is a file, and only the small model is kept in one, because it has our tokenizer; "
+                        "name a folder, which keeps this model with its own.")
+
+def _shape(c: GPT2Config) -> dict[str, int]: return {"width": c.n_embd, "layers": c.n_layer, "heads": c.n_head}
+
 def save_text_model(
     model: PreTrainedModel,
-    path: str | Path, # a .safetensors file
+    path: str | Path, # a .safetensors file; or a folder, for a model with a tokenizer of its own
+    tokenizer: PreTrainedTokenizerFast | None = None, # of the folder; None = `chess_tokenizer`
     **card, # how it was made, in figures
 ):
-    "Keep the small model."
-    c = model.config
-    shape = {"width": c.n_embd, "layers": c.n_layer, "heads": c.n_head}
+    "Keep a model: the small one in a file, any other in a folder as transformers lays it out."
+    check_kept(model, path)
+    if Path(path).suffix != ".safetensors": return _save_folder(model, Path(path), tokenizer or chess_tokenizer(), card)
     own = {k: v for k, v in model.state_dict().items() if k != "lm_head.weight"}
     state = {k: v.detach().clone() for k, v in own.items()}
-    meta = {"text_model": json.dumps(shape), "card": json.dumps(card)}
+    meta = {"text_model": json.dumps(_shape(model.config)), "card": json.dumps(card)}
     write_tensors(path, "text model", state, meta)
+
+def _save_folder(model: PreTrainedModel, folder: Path, tokenizer: PreTrainedTokenizerFast, card: dict):
+    "Beside it first: a folder that has its name is whole."
+    new = folder.with_name(f"{folder.name}.{os.getpid()}.new")
+    try:
+        model.save_pretrained(new)
+        tokenizer.save_pretrained(new)
+        (new/"card.json").write_text(json.dumps(card, indent=1) + "\n")
+        new.replace(folder)
+    except OSError as e:
+        raise UserError(f"{folder} could not be written ({e}): free some space or choose another folder.") from None
+    finally: shutil.rmtree(new, ignore_errors=True)
 
 # %% ../../nbs/api/53_text_model.ipynb #0c5378ae
 def _shape_of(meta: dict[str, str], path: str) -> dict[str, int]:
