@@ -54,6 +54,8 @@ class Batch:
     old_log_probs: Tensor | None = None
     # the sampler's distributions, where the exact KL to it is wanted
     old: Rescored | None = None
+    # what the learner says of it at its present weights, with its gradient, where that is known already: from drawing
+    seen: Rescored | None = None
 
 # model, drawn, how, with entropy and values?
 Rescore = Callable[[nn.Module, Any, Any, bool], Rescored]
@@ -179,7 +181,7 @@ class Learner:
 
     def objective(self, batch: Batch, loss: LossConfig) -> "Objective":
         "The loss of a batch at the present weights, and what it was made of."
-        new = self.rescore(self.model, batch.drawn, batch.how, True)
+        new = batch.seen or self.rescore(self.model, batch.drawn, batch.how, True)
         surprise = None if new.values is None else self._value_error(new.values, batch)
         ref, advantages = self._reference(batch, loss), self.advantages_of(batch, new)
         old = new.log_probs.detach() if batch.old_log_probs is None else batch.old_log_probs
@@ -289,6 +291,7 @@ def learn(self: Learner,
         )
         if batch.old_log_probs is None:
             batch = replace(batch, old_log_probs=found.new.log_probs.detach())
+        batch = replace(batch, seen=None)    # its weights are no more
         rows.append(row)
     return rows
 

@@ -191,7 +191,7 @@ def steps(self: _Run, trainer: Trainer, log: Log):
             row = trainer.step()
             if trainer.done % c.eval_every == 0 or trainer.done == c.steps:
                 quality = trainer.quality()
-                row |= quality_row(quality) | self.warned(trainer, quality)
+                row |= quality_row(quality) | self.warned(trainer, quality, row)
                 shown["held-out loss"] = f"{row['eval/expected_loss']:.3f}"
             log.write(row)
             self.keep(trainer)
@@ -229,16 +229,29 @@ def _short(row: dict) -> dict[str, str]:
     return {k: f"{row[m]:+.2f}" for k, m in names.items() if m in row}
 
 @patch
-def warned(self: _Run, trainer: Trainer, now: Quality) -> dict:
-    "At the first two looks: a held-out loss that has risen by more than chance is said at once."
-    if trainer.done > 2 * self.config.eval_every: return {}
+def warned(self: _Run, trainer: Trainer, now: Quality, row: dict) -> dict:
+    "What is said at once, and kept in the log."
+    found = [text for text in (self.apart(trainer, row), self.unlearns(trainer, now)) if text]
+    for text in found: self.say(f"step {trainer.done}: {text}")
+    return {"warning": f"step {trainer.done}: {'; '.join(found)}"} if found else {}
+
+@patch
+def apart(self: _Run, trainer: Trainer, row: dict) -> str:
+    "At equal weights, where the learner has looked again: is it still what drew?"
+    far = row["mean_kl_divergence"]
+    if not trainer.same_twice or far < 1e-4: return ""
+    return (f"learner and sampler differ by a KL of {far:.2g} at equal weights; between looks they are taken for the"
+            " same: stop the run, and ask chess-grpo preflight")
+
+@patch
+def unlearns(self: _Run, trainer: Trainer, now: Quality) -> str:
+    "At the first two looks: has the held-out loss risen by more than chance?"
+    if trainer.done > 2 * self.config.eval_every: return ""
     before = move_quality(trainer.reference.eval(), trainer.held_out)
     low, high = bootstrap(now.losses - before.losses)
-    if low <= 0: return {}
-    text = (f"step {trainer.done}: the held-out loss has risen by {low:.3f} to {high:.3f} (95%) since the start:"
-            " this run unlearns; stop it, and look at the sign and size of what it follows")
-    self.say(text)
-    return {"warning": text}
+    if low <= 0: return ""
+    return (f"the held-out loss has risen by {low:.3f} to {high:.3f} (95%) since the start: this run unlearns; stop it,"
+            " and look at the sign and size of what it follows")
 
 # %% ../nbs/api/63_run.ipynb #32d40843
 def judged(trainer: Trainer, folder: Path) -> RunResult:

@@ -97,6 +97,8 @@ class Rollout:
     forced: Tensor    # [B,G,T] bool, True = the engine chose the move: it must not enter a loss
     temperature: float    # at which the actions were drawn
     waited: float    # seconds of waiting: for a teacher's moves, and for scores after the last move
+    # [M,1968] the policy's own log-probabilities in all states, with their gradient; None = they were not kept
+    every: Tensor | None = None
 
     @property
     def own(self) -> Tensor: # [T] bool
@@ -110,13 +112,14 @@ class Rollout:
         rows, index = self.index[counts].unique(return_inverse=True)
         if len(rows) in (0, len(self.states)): return self
         index = torch.zeros_like(self.index).masked_scatter(counts, index)
-        return replace(self, states=self.states[rows], index=index)
+        every = None if self.every is None else self.every[rows]
+        return replace(self, states=self.states[rows], index=index, every=every)
 
     def to(self, device: str) -> "Rollout":
         "The same on another device; scores stay on the CPU."
         if self.states.device == device: return self
-        names = "states", "index", "actions", "log_probs", "rewards", "mask", "forced"
-        return replace(self, **{k: getattr(self, k).to(device) for k in names})
+        names = "states", "index", "actions", "log_probs", "rewards", "mask", "forced", "every"
+        return replace(self, **{k: x.to(device) for k in names if (x := getattr(self, k)) is not None})
 
     def gains(self,
         reward: Callable[[Scores], Tensor], # such as `expected`
@@ -163,6 +166,8 @@ def sample(
     teacher_depth: int = 4, # plies the teacher searches
     root_noise: float = 0.0, # ε, weight of Dirichlet noise at the first ply
     root_alpha: float = 0.3, # α of that noise
+    # keep what the policy says, with its gradient: a learner at the same weights need not look again
+    keep: bool = False,
 ) -> Rollout:
     "Play `group` games of `plies` plies from each position."
     boards = policy.near(boards)
@@ -175,11 +180,13 @@ def sample(
     teacher = _Teacher(engine, generator, teacher_ply, teacher_game, teacher_depth, table.n, boards.device)
     games, now = torch.arange(table.n, device=boards.turn.device), boards    # those that go on
     for t in range(plies):
-        lp = policy.log_probs(now, temperature)
+        with torch.set_grad_enabled(keep): every = policy.log_probs(now, temperature)
+        lp = every.detach()
         if t == 0 and root_noise: lp = with_noise(lp, root_noise, root_alpha, generator)
         a = sample_actions(lp, group if t == 0 else 1, generator)
         if t % 2: table.forced[games, t] = teacher.correct(a, now, games)
         table.write(t, games, now, a, lp)
+        if keep: table.every.append(every)
         now = (now.repeat(group) if t == 0 else now).push(a.flatten())
         if engine: table.ask(t, games, start_scoring(engine, now, games // group, search_depth))
         on = now.outcome() == 0
@@ -196,7 +203,7 @@ class _Table:
         self.index, self.actions = new(torch.int64), new(torch.int64)
         self.log_probs = new(torch.float32)
         self.mask, self.forced = new(torch.bool), new(torch.bool)
-        self.states, self.seen, self.asked = [], 0, []
+        self.states, self.seen, self.asked, self.every = [], 0, [], []
 
     def write(self, t: int, games: Tensor, now: Boards, actions: Tensor, log_probs: Tensor):
         "One ply of the games that go on."
@@ -222,8 +229,9 @@ class _Table:
         index, actions, log_probs, mask, forced = (x.view(self.shape) for x in (
             self.index, self.actions, self.log_probs, self.mask, self.forced))
         rewards = torch.where(mask, reward(scores).to(mask.device), 0)
+        with torch.set_grad_enabled(True): every = torch.cat(self.every) if self.every else None
         return Rollout(Boards.cat(self.states), index, actions, log_probs, rewards, scores,
-                       mask, forced, temperature, waited)
+                       mask, forced, temperature, waited, every)
 
 # %% ../nbs/api/20_sampler.ipynb #c50bf350
 class _Teacher:
@@ -280,11 +288,13 @@ def put_groups(
             for k in ("cp", "mate", "moves")
         )
     )
+    kept = rollout.every is not None and other.every is not None
     return replace(
         rollout,
         states=Boards.cat([rollout.states, other.states]),
         index=index,
         scores=scores,
+        every=torch.cat([rollout.every, other.every]) if kept else None,
         waited=rollout.waited + other.waited,
         **parts
     )
@@ -317,6 +327,7 @@ class Conditions:
     padding: bool = False    # True = steps that were not played count: a bug
     # positions whose activations are kept at once; None = all, nothing is computed twice
     micro_batch: int | None = None
+    keep: bool = False    # True = what was said while drawing is kept, with its gradient
 
 def in_parts(
     look: Callable[[Boards], Tensor], # [n,...] of n positions

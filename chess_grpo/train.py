@@ -120,6 +120,20 @@ def sampling(self: Trainer) -> Conditions:
     return Conditions(c.rollout.temperature, c.study.sampler_dropout, dtype=c.dtype)
 
 @patch(as_prop=True)
+def same_twice(self: Trainer) -> bool:
+    "Would the learner say of a batch what was said while it was drawn?"
+    c = self.config
+    plain = not c.network.dropout and not c.network.value and not c.optimizer.micro_batch
+    same = self.sampler is self.policy and self.learning.temperature == c.rollout.temperature
+    return plain and same and self.learner.rescore is look_again
+
+@patch(as_prop=True)
+def drawing(self: Trainer) -> Conditions:
+    "As `sampling`; what would be said twice is kept, but for steps that are evaluated: there the two are compared."
+    looks = (self.done + 1) % self.config.eval_every == 0
+    return replace(self.sampling, keep=self.same_twice and not looks)
+
+@patch(as_prop=True)
 def learning(self: Trainer) -> Conditions:
     c = self.config
     return Conditions(c.study.learner_temperature or c.rollout.temperature, dropout=True, dtype=c.dtype,
@@ -150,7 +164,7 @@ def draw(self: Trainer,
                     plies=r.plies, temperature=how.temperature, search_depth=c.reward.search_depth,
                     teacher_ply=r.teacher_ply, teacher_game=r.teacher_game,
                     teacher_depth=r.teacher_depth, root_noise=r.root_noise,
-                    root_alpha=r.root_alpha) | other
+                    root_alpha=r.root_alpha, keep=how.keep) | other
     rewarded = self.reward(boards) if settings["engine"] else expected
     seed = c.seed + 1_000_003 * self.done - 1 if how.dropout and c.network.dropout else None
     with seeded(seed, c.device), autocast(c.device, how.dtype):
@@ -177,7 +191,14 @@ def batch(self: Trainer,
     if loss.kl_old_coef and loss.kl_old == "exact":
         with torch.no_grad(): old = look_again(sampler or self.sampler, seen, self.sampling, False)
     reference_how = replace(how, dropout=False)
-    return Batch(seen, drawn.rewards, counts, how, reference_how, drawn.log_probs, old)
+    return Batch(seen, drawn.rewards, counts, how, reference_how, drawn.log_probs, old, self._said(seen))
+
+@patch
+def _said(self: Trainer, drawn: Rollout) -> Rescored | None:
+    "What the learner says of it, if that was kept."
+    if drawn.every is None: return None
+    def exact() -> Tensor: return entropy(drawn.every)[drawn.index]
+    return Rescored(drawn.every[drawn.index, drawn.actions], drawn.every, drawn.index, exact)
 
 # %% ../nbs/api/29_train.ipynb #690915b9
 @patch
@@ -185,13 +206,13 @@ def draw_fresh(self: Trainer,
     boards: Boards, # B, the live games first
 ) -> tuple[Rollout, Boards, int]: # the last: how many groups were drawn again
     "Draw; then draw groups again whose members all got the same."
-    drawn, again = self.draw(boards), 0
+    drawn, again = self.draw(boards, self.drawing), 0
     for _ in range(self.config.rollout.resample):
         flat = self._flat(drawn, self.counts(drawn, boards))
         if not flat.any(): break
         rows = flat.nonzero()[:, 0]
         new = self.starts.fresh(len(rows))
-        drawn, again = put_groups(drawn, rows, self.draw(new)), again + len(rows)
+        drawn, again = put_groups(drawn, rows, self.draw(new, self.drawing)), again + len(rows)
         boards = put_rows(boards, flat, new)
     return drawn, boards, again
 
