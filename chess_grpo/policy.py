@@ -195,9 +195,15 @@ class Block(nn.Module):
     def attend(self, x: Tensor, p: float) -> Tensor: # [N,64,width] both
         n, s, w = x.shape
         q, k, v = self.qkv(x).view(n, s, 3, self.heads, w // self.heads).permute(2, 0, 3, 1, 4)
-        bias = None if self.bias is None else self.bias[None]
-        a = F.scaled_dot_product_attention(q, k, v, bias, dropout_p=p)
+        attention = _written_out if x.device.type == "cpu" else F.scaled_dot_product_attention
+        a = attention(q, k, v, None if self.bias is None else self.bias[None], dropout_p=p)
         return a.transpose(1, 2).reshape(n, s, w)
+
+def _written_out(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout_p: float) -> Tensor: # [N,heads,64,d]
+    "As torch's, which on a CPU takes a slow path where the bias learns."
+    weights = (q * q.shape[3] ** -0.5) @ k.transpose(2, 3)
+    if bias is not None: weights = weights + bias
+    return F.dropout(weights.softmax(3), dropout_p) @ v
 
 # %% ../nbs/api/14_policy.ipynb #269b3f5d
 @lru_cache
