@@ -45,7 +45,7 @@ def part_of(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:
 
 def _check_moments(learner: Learner, adam: dict[int, dict[str, Tensor]], where: str):
     "None at all, or of every weight that learns, in its shape."
-    learning = [p for p in learner.model.parameters() if p.requires_grad]
+    learning = [p for group in learner.optimizer.param_groups for p in group["params"]]
     if adam and set(adam) != set(range(len(learning))):
         raise UserError(f"{where} has moments of {len(adam)} weights, not of {len(learning)}.")
     for i, p in enumerate(learning if adam else ()):

@@ -71,7 +71,10 @@ class OptimizerConfig(Config):
     sync_every: int = key(
         1, "steps until the policy that samples gets the weights of the one that learns", least=1
     )
+    optimizer: str = key("adamw", "adamw; or muon for the matrices inside, and adamw for the rest",
+                         choices=("adamw", "muon"))
     learning_rate: float = key(1e-3, "of AdamW, at its highest", above=0)
+    matrix_rate: float = key(0.01, "of Muon, at its highest", above=0)
     warmup: int = key(10, "steps over which the learning rate rises", least=0)
     schedule: str = key(
         "hold",
@@ -79,7 +82,7 @@ class OptimizerConfig(Config):
         "then straight down to 0",
         choices=tuple(SCHEDULES),
     )
-    weight_decay: float = key(0.01, "of AdamW", least=0)
+    weight_decay: float = key(0.01, "of either", least=0)
     grad_clip: float = key(1.0, "largest norm of the gradient", above=0)
     freeze: int = key(
         0, "layers, with the embedding, whose weights stay as they are; 0 = none", least=0

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Rescore', 'Rescored', 'Batch', 'Budget', 'flat_gradient', 'gradient_budget', 'clipped_step', 'set_rate',
-           'two_optimizers', 'Learner', 'Objective', 'seeded']
+           'two_optimizers', 'MuonAdamW', 'Learner', 'Objective', 'seeded']
 
 # %% ../nbs/api/23_learner.ipynb #0c98fc42
 import copy
@@ -130,7 +130,8 @@ def clipped_step(
     return norm
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float):
-    for group in optimizer.param_groups: group["lr"] = rate
+    "The rate of the first weights; others keep their proportion to it."
+    for group in optimizer.param_groups: group["lr"] = rate * group.get("faster", 1.0)
 
 # %% ../nbs/api/23_learner.ipynb #b0f72677
 def two_optimizers(
@@ -148,6 +149,32 @@ def two_optimizers(
     if not some: return [(adamw, rate)]
     muon = torch.optim.Muon(some, lr=matrix_rate, weight_decay=weight_decay)
     return [(adamw, rate), (muon, matrix_rate)]
+
+# %% ../nbs/api/23_learner.ipynb #40ed24e3
+class MuonAdamW(torch.optim.Optimizer):
+    "Muon for matrices, AdamW for the rest, as one."
+    def __init__(self,
+        parameters: Sequence[nn.Parameter], # that learn
+        matrices: Sequence[nn.Parameter], # those of them that Muon gets
+        rate: float, # of AdamW
+        matrix_rate: float, # of Muon; it stays so many times that of AdamW
+        weight_decay: float, # of both
+    ):
+        self.parts = [o for o, _ in two_optimizers(parameters, matrices, rate, matrix_rate, weight_decay)]
+        super().__init__([g for o in self.parts for g in o.param_groups], {})
+        for group, top in zip(self.param_groups, (rate, matrix_rate)): group["faster"] = top / rate
+        self._share()
+
+    def _share(self):
+        for o, group in zip(self.parts, self.param_groups): o.state, o.param_groups = self.state, [group]
+
+    def load_state_dict(self, state_dict: dict):
+        super().load_state_dict(state_dict)
+        self._share()
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for o in self.parts: o.step()
 
 # %% ../nbs/api/23_learner.ipynb #4e5e1d23
 class Learner:

@@ -24,7 +24,7 @@ from .curriculum import Starts
 from .engine import EnginePool
 from .guards import Controls, Guard, Order, make_guards
 from .labels import load_labelled
-from .learner import Batch, Learner, Rescored, seeded
+from .learner import Batch, Learner, MuonAdamW, Rescored, seeded
 from .loss import LossConfig
 from .metrics import Seen, measure
 from .play import Quality, move_quality
@@ -72,12 +72,17 @@ class Trainer:
 @patch
 def make_learner(self: Trainer) -> Learner:
     c = self.config
-    def adamw(parameters):
-        return torch.optim.AdamW(parameters, lr=c.optimizer.learning_rate, betas=(0.9, 0.99),
-                                 weight_decay=c.optimizer.weight_decay)
+    o, inside = c.optimizer, {id(p) for p in self.policy.matrices()}
+    learning = [p for p in self.policy.parameters() if p.requires_grad]
+    places = [i for i, p in enumerate(learning) if id(p) in inside]    # a trial has a copy of them
+    def optimizer(parameters):
+        if o.optimizer == "muon":
+            matrices = [parameters[i] for i in places]
+            return MuonAdamW(parameters, matrices, o.learning_rate, o.matrix_rate, o.weight_decay)
+        return torch.optim.AdamW(parameters, lr=o.learning_rate, betas=(0.9, 0.99), weight_decay=o.weight_decay)
     how = dict(watch_reference=self.controls.adaptive is not None, world=self.world,
                grad_clip=c.optimizer.grad_clip, value_coef=c.optimizer.value_coef)
-    return self.learner_type(self.policy, adamw, look_again, c.advantages, self.reference, **how)
+    return self.learner_type(self.policy, optimizer, look_again, c.advantages, self.reference, **how)
 
 @patch(as_prop=True)
 def stopped(self: Trainer) -> str:
