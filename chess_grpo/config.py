@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['SCHEDULES', 'AGAIN', 'RolloutConfig', 'OptimizerConfig', 'StudyConfig', 'TrainConfig', 'check_place', 'check_frozen',
-           'check_device', 'placed', 'chosen_device', 'device_here', 'left_over', 'planned_rate', 'step_memory',
-           'memory_needed', 'memory_free', 'check_memory', 'differing', 'read_config', 'note_config']
+           'check_device', 'placed', 'chosen_device', 'fast_bf16', 'device_here', 'left_over', 'planned_rate',
+           'step_memory', 'memory_needed', 'memory_free', 'check_memory', 'differing', 'read_config', 'note_config',
+           'study_config']
 
 # %% ../nbs/api/26_config.ipynb #c9e31d96
 import importlib.util
@@ -143,7 +144,8 @@ class TrainConfig(Config):
         50, "openings of the match against a random mover, two games each; 0 = no match", least=0
     )
     processes: int | None = key(None, "Stockfish processes; none = one a core", above=0, was=0)
-    bf16: bool = key(False, "sample and learn in bfloat16 where that is safe (autocast)")
+    bf16: bool | None = key(False, "sample and learn in bfloat16 where that is safe (autocast); none = where this "
+                            "processor is faster with it")
     device: str = key("auto", "cpu, cuda, or auto: cuda where there is one")
     wandb: bool = key(True, "log to Weights & Biases, offline unless logged in")
     tracker: str = key("wandb", "where it is logged to if wandb is yes; trackio keeps it on this machine",
@@ -151,7 +153,7 @@ class TrainConfig(Config):
 
     @property
     def dtype(self) -> torch.dtype:
-        "Of the policy's arithmetic."
+        "Of the policy's arithmetic; of a configuration that is placed."
         return torch.bfloat16 if self.bf16 else torch.float32
 
 # %% ../nbs/api/26_config.ipynb #2d5a73d0
@@ -211,12 +213,12 @@ def _check_target(c: GuardConfig, loss: LossConfig, o: OptimizerConfig):
         )
 
 # %% ../nbs/api/26_config.ipynb #88cfcb47
-def placed(c): # a configuration -> the same, or one with the device that was found
-    "Replace the device `auto` by what is here; miss a tracker early."
+def placed(c): # a configuration -> the same, with what was found here
+    "Replace the device `auto` by what is here, and bf16 `none` by what is faster there; miss a tracker early."
     if c.wandb and c.tracker == "trackio" and not importlib.util.find_spec("trackio"):
         raise UserError("tracker is trackio, which is not installed: pip install trackio")
-    if c.device != "auto": return c
-    return c.but(device=chosen_device())
+    if c.device == "auto": c = c.but(device=chosen_device())
+    return c.but(bf16=fast_bf16(c.device)) if c.bf16 is None else c
 
 def chosen_device() -> str:
     "`CHESS_GRPO_DEVICE`; else cuda where there is one, else cpu."
@@ -225,6 +227,14 @@ def chosen_device() -> str:
         check_device(named, "CHESS_GRPO_DEVICE")
         return named
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+def fast_bf16(
+    device: str,
+) -> bool:
+    "Does this processor multiply bfloat16 faster than float32?"
+    if device != "cpu": return torch.cuda.is_bf16_supported(including_emulation=False)
+    able = torch.cpu.get_capabilities()
+    return bool(able.get("avx512_bf16") or able.get("amx_bf16") or able.get("bf16"))
 
 def device_here() -> str:
     "What `auto` takes on this machine, in words."
@@ -283,6 +293,8 @@ def check_memory(
                         f" free here: lower {less}.")
 
 # %% ../nbs/api/26_config.ipynb #6f5de2bb
+_EARLIER = {"optimizer": "adamw", "bf16": False}    # what runs did before these keys were there
+
 AGAIN = ("steps", "minutes", "processes", "wandb")    # what a resumed run may be given anew
 
 def differing(a: TrainConfig, b: TrainConfig) -> list[str]:
@@ -297,7 +309,8 @@ def read_config(folder: Path) -> TrainConfig:
             f"{folder} holds no run that can be resumed: it must contain config.json and "
             "state.safetensors."
         )
-    return config_from(TrainConfig, parse_json(path.read_bytes(), path), str(path))
+    kept = parse_json(path.read_bytes(), path)
+    return config_from(TrainConfig, _EARLIER | kept if isinstance(kept, dict) else kept, str(path))
 
 def note_config(
     note: str, # such as "001"
@@ -307,6 +320,10 @@ def note_config(
     path = data_path(f"claims/{note}.json")
     noted = json.loads(path.read_text())["config"]
     found = config_from(
-        TrainConfig, {"name": f"note_{note}"} | noted, f"the configuration of note {note}"
+        TrainConfig, {"name": f"note_{note}"} | _EARLIER | noted, f"the configuration of note {note}"
     )
     return check(found.but(**other))
+
+def study_config(**keys) -> TrainConfig: # as those of TrainConfig.of
+    "What the studies measure with, whatever the defaults become: AdamW and float32."
+    return TrainConfig.of(**_EARLIER | keys)

@@ -97,7 +97,8 @@ class Rollout:
     forced: Tensor    # [B,G,T] bool, True = the engine chose the move: it must not enter a loss
     temperature: float    # at which the actions were drawn
     waited: float    # seconds of waiting: for a teacher's moves, and for scores after the last move
-    # [M,1968] the policy's own log-probabilities in all states, with their gradient; None = they were not kept
+    # [M,1968] the policy's own log-probabilities in all states, with a gradient in those of who moved first;
+    # None = they were not kept
     every: Tensor | None = None
 
     @property
@@ -166,7 +167,8 @@ def sample(
     teacher_depth: int = 4, # plies the teacher searches
     root_noise: float = 0.0, # ε, weight of Dirichlet noise at the first ply
     root_alpha: float = 0.3, # α of that noise
-    # keep what the policy says, with its gradient: a learner at the same weights need not look again
+    # keep what the policy says, with its gradient at the plies of who moves first: a learner at the same weights need
+    # not look again
     keep: bool = False,
 ) -> Rollout:
     "Play `group` games of `plies` plies from each position."
@@ -180,7 +182,7 @@ def sample(
     teacher = _Teacher(engine, generator, teacher_ply, teacher_game, teacher_depth, table.n, boards.device)
     games, now = torch.arange(table.n, device=boards.turn.device), boards    # those that go on
     for t in range(plies):
-        with torch.set_grad_enabled(keep): every = policy.log_probs(now, temperature)
+        with torch.set_grad_enabled(keep and t % 2 == 0): every = policy.log_probs(now, temperature)
         lp = every.detach()
         if t == 0 and root_noise: lp = with_noise(lp, root_noise, root_alpha, generator)
         a = sample_actions(lp, group if t == 0 else 1, generator)
