@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SMALL', 'play_python_chess', 'play_ours', 'play_ours_in_processes', 'play_pgx', 'stored_bytes', 'bench_rules',
            'from_async', 'from_files', 'from_pool', 'bench_engine', 'bench_noise', 'bench_overlap', 'bench_sampler',
-           'machine', 'write_bench', 'bench']
+           'bench_step', 'machine', 'write_bench', 'bench']
 
 # %% ../nbs/api/62_bench.ipynb #ce23658d
 import asyncio
@@ -24,19 +24,24 @@ from collections import deque
 from dataclasses import fields
 from pathlib import Path
 from typing import Callable, Coroutine, Sequence
+from unittest import mock
 
 import chess
 import chess.engine
 import torch
+import torch.nn.functional as F
 from tqdm.auto import tqdm
 
+import chess_grpo.policy as policy_module
 from .board import MOVES, Boards, compile_rules, random_actions
+from .config import TrainConfig
 from .core import UserError, cores, generator, write_whole
 from .engine import EnginePool, find_stockfish
 from .policy import Policy, PolicyConfig, new_policy
 from .sampler import plain_sample, sample
 from .scores import no_scores
 from .starts import put_rows, random_starts
+from .train import Trainer
 
 # %% ../nbs/api/62_bench.ipynb #2ed62765
 def _timed(
@@ -435,6 +440,40 @@ def bench_sampler(
         "same_rollout": same, "cost": cost,
     }
 
+# %% ../nbs/api/62_bench.ipynb #f572a508
+class _LooksAgain(Trainer):
+    @property
+    def same_twice(self): return False
+
+_WAYS = {
+    "a second look, torch's attention": (_LooksAgain, True, False),
+    "a second look, attention written out": (_LooksAgain, False, False),
+    "what was said while drawing": (Trainer, False, False),
+    "the same in bfloat16": (Trainer, False, True),
+}
+
+def bench_step(
+    config: TrainConfig = TrainConfig(),
+    steps: int = 4, # of each turn
+    repeats: int = 5, # turns
+) -> list[dict]: # one a way, with the seconds of a step and of its parts, medians over turns
+    "A step of GRPO on a CPU, as it was and as it is."
+    found = {way: [] for way in _WAYS}
+    keys = dict(steps=(repeats + 1) * steps, eval_every=10**6, preflight="off", wandb=False, device="cpu")
+    with EnginePool() as pool:
+        trainers = {way: kind(config.but(**keys, bf16=bf16), pool) for way, (kind, _, bf16) in _WAYS.items()}
+        for turn in range(repeats + 1):    # the first is to warm up
+            for way, (_, plain, _) in _WAYS.items():
+                attention = F.scaled_dot_product_attention if plain else policy_module._written_out
+                with mock.patch.object(policy_module, "_written_out", attention):
+                    seconds, rows = _timed(lambda: [trainers[way].step() for _ in range(steps)])
+                parts = {k: sum(r[f"time/{k}"] for r in rows) / steps for k in ("policy", "engine", "learn")}
+                if turn: found[way].append({"seconds": seconds / steps} | parts)
+    def median(way, part): return statistics.median(row[part] for row in found[way])
+    first = next(iter(_WAYS))
+    return [{"way": way, "ratio": median(first, "seconds") / median(way, "seconds")}
+            | {part: median(way, part) for part in found[way][0]} for way in _WAYS]
+
 # %% ../nbs/api/62_bench.ipynb #6cfce177
 def _commit() -> str:
     "The commit of this checkout, empty where there is none."
@@ -487,6 +526,9 @@ def _print_engine(engine: list[dict]):
             " chess.engine's"
         )
 
+def _print_step(step: list[dict]):
+    for s in step: print(f"step, {s['way']:40s}{s['seconds']:8.3f} s, {s['ratio']:.2f} times as fast as the first")
+
 def _print_sampler(sampler: dict):
     for o in sampler["overlap"]:
         print(
@@ -519,5 +561,7 @@ def bench(
     sampler = bench_sampler(*sizes, repeats=1 if quick else 5)
     _print_sampler(sampler)
     noise = bench_noise(200 if quick else 2000)
-    write_bench(path, rules=rules, engine=engine, noise=noise, sampler=sampler)
+    step = bench_step(steps=2 if quick else 4, repeats=1 if quick else 5)
+    _print_step(step)
+    write_bench(path, rules=rules, engine=engine, noise=noise, sampler=sampler, step=step)
     print(f"written to {Path(path).resolve()}")
