@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SMALL', 'play_python_chess', 'play_ours', 'play_ours_in_processes', 'play_pgx', 'stored_bytes', 'bench_rules',
            'from_async', 'from_files', 'from_pool', 'bench_engine', 'bench_noise', 'bench_overlap', 'bench_sampler',
-           'bench_step', 'machine', 'write_bench', 'bench']
+           'bench_step', 'bench_learning', 'step_work', 'peak', 'machine', 'write_bench', 'bench']
 
 # %% ../nbs/api/62_bench.ipynb #ce23658d
 import asyncio
@@ -30,6 +30,7 @@ import chess
 import chess.engine
 import torch
 import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode
 from tqdm.auto import tqdm
 
 import chess_grpo.policy as policy_module
@@ -445,12 +446,19 @@ class _LooksAgain(Trainer):
     @property
     def same_twice(self): return False
 
+# kind of trainer; torch's attention; keys of the configuration
 _WAYS = {
-    "a second look, torch's attention": (_LooksAgain, True, False),
-    "a second look, attention written out": (_LooksAgain, False, False),
-    "what was said while drawing": (Trainer, False, False),
-    "the same in bfloat16": (Trainer, False, True),
+    "a second look, torch's attention": (_LooksAgain, True, dict(optimizer="adamw", bf16=False)),
+    "a second look, attention written out": (_LooksAgain, False, dict(optimizer="adamw", bf16=False)),
+    "what was said while drawing": (Trainer, False, dict(optimizer="adamw", bf16=False)),
+    "the same in bfloat16": (Trainer, False, dict(optimizer="adamw", bf16=True)),
+    "and with Muon": (Trainer, False, dict(optimizer="muon", bf16=True)),
 }
+
+def _attention(plain: bool):
+    "Torch's own, or ours."
+    attention = F.scaled_dot_product_attention if plain else policy_module._written_out
+    return mock.patch.object(policy_module, "_written_out", attention)
 
 def bench_step(
     config: TrainConfig = TrainConfig(),
@@ -461,11 +469,10 @@ def bench_step(
     found = {way: [] for way in _WAYS}
     keys = dict(steps=(repeats + 1) * steps, eval_every=10**6, preflight="off", wandb=False, device="cpu")
     with EnginePool() as pool:
-        trainers = {way: kind(config.but(**keys, bf16=bf16), pool) for way, (kind, _, bf16) in _WAYS.items()}
+        trainers = {way: kind(config.but(**keys | how), pool) for way, (kind, _, how) in _WAYS.items()}
         for turn in range(repeats + 1):    # the first is to warm up
             for way, (_, plain, _) in _WAYS.items():
-                attention = F.scaled_dot_product_attention if plain else policy_module._written_out
-                with mock.patch.object(policy_module, "_written_out", attention):
+                with _attention(plain):
                     seconds, rows = _timed(lambda: [trainers[way].step() for _ in range(steps)])
                 parts = {k: sum(r[f"time/{k}"] for r in rows) / steps for k in ("policy", "engine", "learn")}
                 if turn: found[way].append({"seconds": seconds / steps} | parts)
@@ -473,6 +480,55 @@ def bench_step(
     first = next(iter(_WAYS))
     return [{"way": way, "ratio": median(first, "seconds") / median(way, "seconds")}
             | {part: median(way, part) for part in found[way][0]} for way in _WAYS]
+
+# %% ../nbs/api/62_bench.ipynb #0a9988af
+def bench_learning(
+    config: TrainConfig = TrainConfig(),
+    seeds: Sequence[int] = (0,),
+    losses: Sequence[float] = (0.10, 0.08), # held-out expected-score losses of likeliest moves
+    look_every: int = 10, # steps
+    progress: bool = False, # show a bar
+) -> list[dict]: # one a seed and way: seconds, loss at the end, its policy, its curve, and when each loss was reached
+    "How soon a policy is good, as runs were and as they are."
+    found, slow = [], next(iter(_WAYS.values()))
+    ways = {"as it was": slow, "as it is": (Trainer, False, {})}
+    for seed in tqdm(seeds, desc="learning", disable=not progress):
+        for way, (kind, plain, how) in ways.items():
+            c = config.but(**how, seed=seed, preflight="off", wandb=False)
+            with EnginePool() as pool, _attention(plain):
+                run = kind(c, pool)
+                found.append({"way": way, "seed": seed} | _learned(run, losses, look_every))
+    return found
+
+def _learned(run: Trainer, losses: Sequence[float], look_every: int) -> dict:
+    seconds, reached, curve = 0.0, {}, []
+    while run.done < run.config.steps:
+        seconds += _timed(run.step)[0]
+        if run.done % look_every and run.done < run.config.steps: continue
+        loss = run.quality().expected_loss
+        curve.append((seconds, loss))
+        now = {"step": run.done, "seconds": seconds, "evaluations": run.evaluations,
+               "positions": run.done * run.config.batch}
+        for x in losses:
+            if loss <= x: reached.setdefault(x, now)
+    return {"seconds": seconds, "loss": loss, "reached": reached, "curve": curve, "policy": run.policy.eval()}
+
+def step_work(
+    config: TrainConfig = TrainConfig(),
+) -> float: # floating-point operations of its matrix products, forward and backward
+    "The work of a step, as torch counts it."
+    with EnginePool(1) as pool, FlopCounterMode(display=False) as counter:
+        Trainer(config.but(preflight="off", wandb=False, device="cpu", eval_every=10**6), pool).step()
+    return float(counter.get_total_flops())
+
+def peak(
+    dtype: torch.dtype,
+    size: int = 2048, # of square matrices
+    repeats: int = 5,
+) -> float: # floating-point operations a second
+    "The fastest product of two matrices."
+    a, b = (torch.randn(size, size).to(dtype) for _ in range(2))
+    return 2 * size**3 / min(_timed(lambda: a @ b)[0] for _ in range(repeats + 1))
 
 # %% ../nbs/api/62_bench.ipynb #6cfce177
 def _commit() -> str:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import webbrowser
 from collections import Counter
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -48,6 +48,7 @@ from .schema import config_from, help_of, leaves, read_word
 from .shards import write_shards
 from .starts import load_openings
 from .stats import bootstrap
+from .suites import FIXED, elo_scale, player_of, read_suite, solve, tournament
 from .train import Trainer
 from .uci import Uci
 
@@ -216,28 +217,35 @@ def _pretrain(args, keys: dict):
     print((result.folder/"policy.safetensors").resolve())
 
 # %% ../nbs/api/64_command.ipynb #45e664c5
+_PRESSES = option("--presses", choices=("yes", "no"), default="no", help="a policy with more material does not go back "
+                  "to what was on the board")
+
 @command("evaluate", "judge a checkpoint: move quality, and matches with Elo and interval",
          option("checkpoint", help="a policy.safetensors, or pretrained, or grpo, which are shipped"),
          option("--against", default="random", metavar="NAME", help=f"{', '.join(LADDER)}; notes: the notes' own "
                 "evaluation; all: the whole ladder; or another policy.safetensors"),
          option("--openings", type=int, default=50, help="openings of each match, two games each"),
-         option("--pgn", default="", help="a file for the games"),
+         option("--pgn", default="", help="a file for the games"), _PRESSES,
          again="finished matches stand above and in the file of the games")
 def _evaluate(args, keys: dict):
     _at_least(1, openings=args.openings)
-    player = PolicyPlayer(load_policy(args.checkpoint))
+    presses = args.presses == "yes"
+    player = PolicyPlayer(load_policy(args.checkpoint), presses=presses)
     rival = (
-        PolicyPlayer(load_policy(args.against), name="rival")
+        PolicyPlayer(load_policy(args.against), name="rival", presses=presses)
         if args.against.endswith(".safetensors") or args.against in SHIPPED
         else None
     )
     _check_opponent(args, rival)
     _print_quality(player, rival)
-    more = random_openings(max(0, args.openings - len(load_openings())), 6, generator(1))
-    some, every = (load_openings() + more)[:args.openings], []
+    some, every = _openings(args.openings), []
     for name in list(LADDER) if args.against == "all" else [args.against]:
         every += _play(player, name, rival, some)
         if args.pgn: _write_games(Path(args.pgn), every)
+
+def _openings(n: int) -> list:
+    "Those of the book; random ones where they do not suffice."
+    return (load_openings() + random_openings(max(0, n - len(load_openings())), 6, generator(1)))[:n]
 
 def _check_opponent(args, rival):
     if not rival and args.against not in (*LADDER, "all", "notes"):
@@ -245,8 +253,11 @@ def _check_opponent(args, rival):
             f"There is no opponent {args.against!r}; choose one of {', '.join(LADDER)}, notes, "
             "all, or a policy.safetensors."
         )
-    if args.pgn and not Path(args.pgn).resolve().parent.is_dir():
-        raise UserError(f"There is no folder for {args.pgn}: make it, or choose another file.")
+    _check_folder(args.pgn)
+
+def _check_folder(pgn: str):
+    if pgn and not Path(pgn).resolve().parent.is_dir():
+        raise UserError(f"There is no folder for {pgn}: make it, or choose another file.")
 
 def _print_quality(player: PolicyPlayer, rival: PolicyPlayer | None):
     judge = load_judge()
@@ -266,9 +277,41 @@ def _play(player: PolicyPlayer, name: str, rival: PolicyPlayer | None, openings:
     print(f"{'against ' + name:32s}{match_result(games, 'policy')}; {rate(games, 'policy')}")
     return games
 
-def _write_games(path: Path, games: list):
-    text = "\n".join(g.pgn("chess-grpo evaluate", i // 2 + 1) for i, g in enumerate(games))
+def _write_games(path: Path, games: list, by: str = "evaluate"):
+    text = "\n".join(g.pgn(f"chess-grpo {by}", i // 2 + 1) for i, g in enumerate(games))
     write_whole(path, lambda p: p.write_text(text))
+
+# %% ../nbs/api/64_command.ipynb #dc162f41
+@command("benchmark", "ask players for the best move in suites of positions, and rate them on one scale",
+         option("players", nargs="+", metavar="PLAYER", help=f"random; {', '.join(LADDER)}; a policy.safetensors, a "
+                "run's folder, pretrained or grpo; or the command of a UCI engine"),
+         option("--suite", action="append", default=[], metavar="FILE", help="positions with best moves, .epd or .pgn;"
+                " may be given more than once; none = mates in 1 to 4, which are shipped"),
+         option("--openings", type=int, default=0, help="of a match between each two, and against Stockfish at fixed "
+                "nodes, two games each; 0 = no match"),
+         option("--nodes", type=int, default=10_000, help="a move, of a UCI engine"),
+         option("--pgn", default="", help="a file for the games"), _PRESSES)
+def _benchmark(args, keys: dict):
+    _at_least(1, nodes=args.nodes)
+    _at_least(0, openings=args.openings)
+    _check_folder(args.pgn)
+    puzzles = [p for f in args.suite or [data_path("mates.epd")] for p in read_suite(f)]
+    with ExitStack() as stack:
+        players = {w: player_of(w, stack, args.nodes, presses=args.presses == "yes")
+                   for w in dict.fromkeys(args.players)}
+        rows = [["", *dict.fromkeys(p.group for p in puzzles)]]
+        for word, player in players.items(): rows.append([word, *map(str, solve(player, puzzles))])
+        _print_columns(rows)
+        if not args.openings: return
+        players |= {w: player_of(w, stack) for w in FIXED if w not in players}
+        games = tournament(players, _openings(args.openings), progress=True)
+    if args.pgn: _write_games(Path(args.pgn), games, "benchmark")
+    scale = sorted(elo_scale(games, "random").items(), key=lambda x: -x[1].value)
+    _print_columns([["", "Elo over a random mover, 95%"], *([w, f.signed(0)] for w, f in scale)])
+
+def _print_columns(rows: list[list[str]]):
+    width = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
+    for r in rows: print("  ".join(c.ljust(w) for c, w in zip(r, width)).rstrip())
 
 # %% ../nbs/api/64_command.ipynb #a1e296ac
 @command("uci", "play through the Universal Chess Interface: the command to give to a chess program",
@@ -317,8 +360,7 @@ def _report(args, keys: dict):
     from chess_grpo.compare import compare_runs, quality_table
     _at_least(0, openings=args.openings)
     head, rows = quality_table(compare_runs(args.runs, args.out, args.openings, progress=True))
-    width = [max(len(r[i]) for r in [head, *rows]) for i in range(len(head))]
-    for r in [head, *rows]: print("  ".join(c.ljust(w) for c, w in zip(r, width)).rstrip())
+    _print_columns([head, *rows])
     print(Path(args.out).resolve())
 
 # %% ../nbs/api/64_command.ipynb #a4da20ca

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['SCHEDULES', 'AGAIN', 'RolloutConfig', 'OptimizerConfig', 'StudyConfig', 'TrainConfig', 'check_place', 'check_frozen',
            'check_device', 'placed', 'chosen_device', 'fast_bf16', 'device_here', 'left_over', 'planned_rate',
-           'step_memory', 'memory_needed', 'memory_free', 'check_memory', 'differing', 'read_config', 'note_config',
-           'study_config']
+           'step_memory', 'memory_needed', 'memory_free', 'check_memory', 'differing', 'read_config', 'earlier_config',
+           'note_config', 'study_config']
 
 # %% ../nbs/api/26_config.ipynb #c9e31d96
 import importlib.util
@@ -72,10 +72,10 @@ class OptimizerConfig(Config):
     sync_every: int = key(
         1, "steps until the policy that samples gets the weights of the one that learns", least=1
     )
-    optimizer: str = key("adamw", "adamw; or muon for the matrices inside, and adamw for the rest",
-                         choices=("adamw", "muon"))
+    optimizer: str = key("muon", "muon for the matrices inside, and adamw for the rest; or adamw for all",
+                         choices=("muon", "adamw"))
     learning_rate: float = key(1e-3, "of AdamW, at its highest", above=0)
-    matrix_rate: float = key(0.01, "of Muon, at its highest", above=0)
+    matrix_rate: float | None = key(None, "of Muon, at its highest; none = ten times learning_rate", above=0)
     warmup: int = key(10, "steps over which the learning rate rises", least=0)
     schedule: str = key(
         "hold",
@@ -144,7 +144,7 @@ class TrainConfig(Config):
         50, "openings of the match against a random mover, two games each; 0 = no match", least=0
     )
     processes: int | None = key(None, "Stockfish processes; none = one a core", above=0, was=0)
-    bf16: bool | None = key(False, "sample and learn in bfloat16 where that is safe (autocast); none = where this "
+    bf16: bool | None = key(None, "sample and learn in bfloat16 where that is safe (autocast); none = where this "
                             "processor is faster with it")
     device: str = key("auto", "cpu, cuda, or auto: cuda where there is one")
     wandb: bool = key(True, "log to Weights & Biases, offline unless logged in")
@@ -309,8 +309,14 @@ def read_config(folder: Path) -> TrainConfig:
             f"{folder} holds no run that can be resumed: it must contain config.json and "
             "state.safetensors."
         )
-    kept = parse_json(path.read_bytes(), path)
-    return config_from(TrainConfig, _EARLIER | kept if isinstance(kept, dict) else kept, str(path))
+    return earlier_config(parse_json(path.read_bytes(), path), str(path))
+
+def earlier_config(
+    kept: object, # that JSON held
+    where: str, # it came from, for the message
+) -> TrainConfig:
+    "The configuration of a run of this or of an earlier version: a key that it lacks was not there yet."
+    return config_from(TrainConfig, _EARLIER | kept if isinstance(kept, dict) else kept, where)
 
 def note_config(
     note: str, # such as "001"

@@ -16,6 +16,7 @@ import torch
 from .board import MOVES, Boards
 from .core import UserError, generator, patch, write_whole
 from .engine import EnginePool
+from .play import onward, remembered
 from .policy import PolicyNetwork, checked, load_policy, sample_actions
 from .show import Html, element
 from .widget import Board, LiveGame, as_pgn, board_view, ended
@@ -102,10 +103,11 @@ class Session:
         engine: EnginePool | None = None, # who is asked about moves, if `asking`
         name: str = "policy",
         seed: int = 0, # of drawn moves
+        presses: bool = True, # as of `PolicyPlayer`
     ):
         self.policy, self.side, self.engine, self.name = policy.eval(), side, engine, name
         self.game, self.generator = LiveGame(fen), generator(seed)
-        self.temperature = temperature
+        self.temperature, self.presses = temperature, presses
         self.hints, self.asking = True, False    # show what it thinks; ask the engine too
 
     @property
@@ -124,9 +126,10 @@ class Session:
     def answer(self) -> str: # UCI; empty if it is not the policy's move
         "The policy's move."
         if self.over or self.waits: return ""
-        boards = Boards.from_fens([self.board.fen()]).to(self.policy.device)
-        lp = checked(self.policy.log_probs(boards, self.temperature or 1.0)).cpu()
-        action = sample_actions(lp, 1, self.generator) if self.temperature else lp.argmax(1)
+        boards = remembered(self.board)
+        lp = checked(self.policy.log_probs(boards.to(self.policy.device), self.temperature or 1.0)).cpu()
+        action = sample_actions(lp, 1, self.generator)[:, 0] if self.temperature else lp.argmax(1)
+        if self.presses: action = onward(boards, lp, action)
         self.game.push(MOVES[int(action)])
         return self.game.last
 

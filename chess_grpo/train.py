@@ -78,7 +78,8 @@ def make_learner(self: Trainer) -> Learner:
     def optimizer(parameters):
         if o.optimizer == "muon":
             matrices = [parameters[i] for i in places]
-            return MuonAdamW(parameters, matrices, o.learning_rate, o.matrix_rate, o.weight_decay)
+            rate = o.matrix_rate or 10 * o.learning_rate
+            return MuonAdamW(parameters, matrices, o.learning_rate, rate, o.weight_decay)
         return torch.optim.AdamW(parameters, lr=o.learning_rate, betas=(0.9, 0.99), weight_decay=o.weight_decay)
     how = dict(watch_reference=self.controls.adaptive is not None, world=self.world,
                grad_clip=c.optimizer.grad_clip, value_coef=c.optimizer.value_coef)

@@ -12,9 +12,10 @@ from typing import Iterable, TextIO
 import chess
 import torch
 
-from .board import ACTIONS, MOVES, Boards
+from .board import ACTIONS, MOVES
 from .core import UserError, generator, patch
 from .fen import MOST, read_fen
+from .play import onward, remembered
 from .policy import Policy, checked, sample_actions
 
 # %% ../nbs/api/61_uci.ipynb #180972b2
@@ -32,10 +33,11 @@ class Uci:
         temperature: float = 0.0,
         seed: int = 0, # of drawn moves
         out: TextIO | None = None, # where answers go, None = standard output
+        presses: bool = True, # as of `PolicyPlayer`; also the option Presses
     ):
         self.policy, self.name, self.out = policy, name, out or sys.stdout
         self.temperature, self.greedy = temperature or 1.0, not temperature
-        self.seed, self.generator = seed, generator(seed)
+        self.seed, self.generator, self.presses = seed, generator(seed), presses
         self.board = chess.Board()
         self.held = None    # an answer that waits for stop or ponderhit
 
@@ -70,6 +72,7 @@ def _uci(self: Uci, _):
     self.say("id author the chess_grpo authors")
     self.say(f"option name Temperature type spin default {hundredths} min 1 max 1000")
     self.say(f"option name Greedy type check default {greedy}")
+    self.say(f"option name Presses type check default {str(self.presses).lower()}")
     self.say(f"option name Seed type spin default {self.seed} min 0 max 2147483647\nuciok")
 
 @patch
@@ -91,11 +94,11 @@ def _setoption(self: Uci, words: list[str]):
     at = words.index("value") if "value" in words else len(words)
     name, value = " ".join(words[1:at]), " ".join(words[at + 1:])
     if name.lower() == "temperature": self._set_temperature(value)
-    elif name.lower() == "greedy": self._set_greedy(value)
+    elif name.lower() in ("greedy", "presses"): self._set_check(name, value)
     elif name.lower() == "seed":
         self.seed = int(value)
         self.generator = generator(self.seed)
-    else: raise UserError(f"There is no option {name}; there are Temperature, Greedy and Seed.")
+    else: raise UserError(f"There is no option {name}; there are Temperature, Greedy, Presses and Seed.")
 
 @patch
 def _set_temperature(self: Uci, value: str):
@@ -104,10 +107,9 @@ def _set_temperature(self: Uci, value: str):
     self.temperature = int(value) / 100
 
 @patch
-def _set_greedy(self: Uci, value: str):
-    if value not in ("true", "false"):
-        raise UserError(f"Greedy is {value}; it must be true or false.")
-    self.greedy = value == "true"
+def _set_check(self: Uci, name: str, value: str):
+    if value not in ("true", "false"): raise UserError(f"{name} is {value}; it must be true or false.")
+    setattr(self, name.lower(), value == "true")
 
 # %% ../nbs/api/61_uci.ipynb #1b686afc
 @patch
@@ -130,12 +132,12 @@ def _choose(self: Uci,
     legal = {m.uci() for m in self.board.legal_moves}
     allowed = [ACTIONS[m] for m in (only or []) if m in legal] or [ACTIONS[m] for m in legal]
     if not allowed: return "bestmove (none)"
-    boards = Boards.from_fens([self.board.fen()]).to(self.policy.device)
-    lp = checked(self.policy.log_probs(boards, self.temperature))
-    at = torch.tensor(allowed, device=lp.device)
+    boards = remembered(self.board)
+    lp = checked(self.policy.log_probs(boards.to(self.policy.device), self.temperature)).cpu()
+    at = torch.tensor(allowed)
     lp = torch.full_like(lp, -torch.inf).index_copy(1, at, lp[:, allowed]).log_softmax(1)
-    if self.greedy: action = int(lp.argmax())
-    else: action = int(sample_actions(lp.cpu(), 1, self.generator)[0, 0])
+    chosen = lp.argmax(1) if self.greedy else sample_actions(lp, 1, self.generator)[:, 0]
+    action = int(onward(boards, lp, chosen) if self.presses else chosen)
     chance = lp[0, action].exp()
     self.say(f"info depth 1 nodes 1 pv {MOVES[action]} string probability {chance:.3f}")
     return f"bestmove {MOVES[action]}"

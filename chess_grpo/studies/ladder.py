@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..advantages import masked_mean
 from ..board import Boards
-from ..config import TrainConfig, note_config
+from ..config import TrainConfig, earlier_config, note_config
 from ..core import UserError, at_scale, generator, parse_json, write_whole
 from ..engine import EnginePool
 from ..files import read_json, write_json
@@ -193,8 +193,8 @@ def _check_same(config: TrainConfig, path: Path):
     "A folder is named after what is repaired; the rest of what it runs is kept beside it."
     said = {k: v for k, v in config.flat().items() if k != "start"}
     if path.is_file():
-        was = parse_json(path.read_bytes(), path)
-        odd = [k for k in sorted(said.keys() | was.keys()) if said.get(k) != was.get(k)]
+        was = earlier_config(parse_json(path.read_bytes(), path), str(path)).flat()
+        odd = [k for k in sorted(said) if said[k] != was[k]]
         if odd: raise UserError(f"{path.parent} holds a run with another {odd[0]}; name another folder, or remove it.")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, lambda p: p.write_text(json.dumps(said, indent=1)))
