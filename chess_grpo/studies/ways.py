@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Weights', 'WAYS', 'LOOKS', 'imitate_best', 'prefer_best', 'every_gradient', 'imitate_scores', 'every_move', 'Priced',
-           'EveryMove', 'Way', 'look_at_policy', 'spend', 'Deal', 'Deals', 'best_rate']
+           'EveryMove', 'Way', 'look_at_policy', 'spend', 'Deal', 'Deals', 'best_rate', 'weak_games']
 
 # %% ../../nbs/api/91_study_ways.ipynb #06fa3c71
 from dataclasses import dataclass, field
@@ -19,15 +19,18 @@ from ..board import Boards
 from ..config import SCHEDULES, TrainConfig
 from ..core import UserError
 from ..engine import EnginePool
-from ..files import read_json, write_json
+from ..files import read_json, write_json, write_whole
 from ..frontier import frontier
 from ..labels import Labelled
 from ..learner import Batch, Learner, Rescored
 from ..parallel import side_by_side
+from ..play import EnginePlayer, play_match
 from ..policy import PolicyNetwork, autocast, sample_actions, save_policy
+from ..rating import random_openings
 from ..rewards import expected
 from ..sampler import Rollout, start_scoring
 from ..scores import Scores, no_scores, put_scores
+from .ladder import Permuted
 from ..train import Trainer, resumed_trainer
 
 # %% ../../nbs/api/91_study_ways.ipynb #166f7167
@@ -139,11 +142,12 @@ class Way:
     keys: dict = field(default_factory=dict)    # of the configuration
     weights: Weights | None = None    # None = GRPO's advantages
     every: bool = False    # True = every legal move is scored, not a sample
+    permuted: bool = False    # True = a control: rewards are dealt out anew within each group
 
     def trainer(self, price: int) -> type[Trainer]:
         "For a run that may spend so many evaluations."
-        kind = EveryMove if self.every else Priced
-        return type("Priced", (kind,), {"price": price, "learner_type": _weighing(self.weights)})
+        kinds = (Permuted,) * self.permuted + (EveryMove if self.every else Priced,)
+        return type("Priced", kinds, {"price": price, "learner_type": _weighing(self.weights)})
 
 def _grpo(group: int, batch: int, **other) -> Way: return Way(dict(group=group, batch=batch) | other)
 
@@ -152,6 +156,7 @@ WAYS: dict[str, Way] = {
     "GRPO, 4 moves": _grpo(4, 256),
     "GRPO, 8 moves": _grpo(8, 144),
     "GRPO, 8 moves, twice the bonus": _grpo(8, 144, entropy_coef=0.4),
+    "GRPO, 8 moves, rewards that say nothing": Way(dict(group=8, batch=144), permuted=True),
     "GRPO, 16 moves": _grpo(16, 80),
     "GRPO, 32 moves": _grpo(32, 52),
     "GRPO, 8 games of 4 plies": _grpo(8, 32, plies=4, advantage_credit="return"),
@@ -255,3 +260,22 @@ def best_rate(
     "Of each way, the rate that ended with the lowest loss of likeliest moves."
     end = {d: seen[-1]["likeliest"] for d, seen in found.items()}
     return {w: min((d for d in end if d.way == w), key=end.get).rate for w in dict.fromkeys(d.way for d in end)}
+
+# %% ../../nbs/api/91_study_ways.ipynb #c7143660
+def weak_games(
+    path: str | Path, # .pgn, written when all are played
+    openings: int, # random, for each pair of neighbours; two games each
+    skills: Sequence[int] = (0, 1, 2, 3), # of Stockfish; each plays the next, the last one the first
+    plies: int = 6, # random moves of an opening
+    seed: int = 0, # of the openings; whom the skill lets err is up to Stockfish
+    progress: bool = False, # show bars
+) -> int: # games
+    "Games of weak players, kept as PGN."
+    games, some = [], random_openings(len(skills) * openings, plies, torch.Generator().manual_seed(seed))
+    for i, (a, b) in enumerate(zip(skills, (*skills[1:], skills[0]))):
+        with EnginePool(options={"Skill Level": a}) as one, EnginePool(options={"Skill Level": b}) as two:
+            players = (EnginePlayer(p, f"go depth {1 + s}", f"skill {s}") for p, s in ((one, a), (two, b)))
+            games += play_match(*players, some[i * openings:(i + 1) * openings], progress=progress)
+    text = "\n".join(g.pgn("weak games", n) for n, g in enumerate(games, 1))
+    write_whole(Path(path), lambda p: p.write_text(text))
+    return len(games)
