@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Callable, Sequence
 
 import torch
+from fastcore.basics import patch
 from torch import Tensor
 
 from ..advantages import equal, masked_mean
@@ -260,6 +261,28 @@ def best_rate(
     "Of each way, the rate that ended with the lowest loss of likeliest moves."
     end = {d: seen[-1]["likeliest"] for d, seen in found.items()}
     return {w: min((d for d in end if d.way == w), key=end.get).rate for w in dict.fromkeys(d.way for d in end)}
+
+@patch
+def tried(self: Deals,
+    ways: Sequence[str],
+    start: str, # a policy's name; empty = random weights
+    price: int, # engine evaluations
+    rates: Sequence[float],
+    one: Callable[[Deal], list], # as in a call
+    seed: int = 9, # used for nothing else
+    wider: int = 4, # times that a best rate at an edge brings half or twice of it into play
+) -> dict[Deal, list[dict[str, float]]]: # for `best_rate`
+    "Whole runs at each rate."
+    found: dict[Deal, list[dict[str, float]]] = {}
+    todo = [Deal(w, start, r, price, seed) for w in ways for r in rates]
+    for _ in range(wider + 1):
+        found |= dict(zip(todo, self(todo, one, "rates")))
+        todo = []
+        for way, best in best_rate(found).items():
+            known = [d.rate for d in found if d.way == way]
+            todo += [Deal(way, start, best * x, price, seed) for x, edge in ((0.5, min(known)), (2, max(known)))
+                     if best == edge]
+    return found
 
 # %% ../../nbs/api/91_study_ways.ipynb #c7143660
 def weak_games(
