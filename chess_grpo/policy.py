@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from .board import N_TOKENS, Boards, _tables
 from .core import NotFinite, UserError, data_path
+from .exchange import KNOWN
 from .files import parse_json, read_tensors, write_tensors
 from .schema import Config, check, config_from, key
 
@@ -96,6 +97,7 @@ class PolicyConfig(Config):
     )
     attacks: bool = key(True, "tokens say who attacks each square")
     square_bias: bool = key(True, "attention has a learned bias for each pair of squares")
+    exchanges: bool = key(False, "moves say what they win and what the reply takes")
     value: bool = key(False, "the network has a value head")
     architecture: str = key("squares", "which network it is", choices=lambda: tuple(NETWORKS))
 
@@ -233,6 +235,10 @@ class Policy(PolicyNetwork):
         self.norm = nn.LayerNorm(w)
         self.leave, self.reach, self.promote = nn.Linear(w, w), nn.Linear(w, w), nn.Linear(w, 4)
         self.worth = nn.Linear(w, 1) if config.value else None
+        if config.exchanges:
+            self.known, self.weigh = nn.Linear(len(KNOWN), 32), nn.Linear(w, 32)
+            nn.init.zeros_(self.weigh.weight)    # what is known of a move counts for nothing at first
+            nn.init.zeros_(self.weigh.bias)
 
     def embed(self, tokens: Tensor) -> Tensor: # [N,64] int16, from the mover's side -> [N,64,width]
         "The four parts of a token, the first three together, and its square."
@@ -252,7 +258,14 @@ class Policy(PolicyNetwork):
         index, extra = _head_index(str(x.device))
         as_white = pairs.index_select(1, index[1]) + promote.index_select(1, extra[1])
         as_black = as_white.index_select(1, _tables(str(x.device)).flip)
-        return torch.where(boards.turn[:, None], as_white, as_black)
+        out = torch.where(boards.turn[:, None], as_white, as_black)
+        return self.told(out, x, boards) if self.config.exchanges else out
+
+    def told(self, logits: Tensor, x: Tensor, boards: Boards) -> Tensor: # [N,1968] both
+        "What exchanges say of each legal move, weighed by what the trunk sees of the position."
+        e = boards.exchanges()
+        each = (F.relu(self.known(e.figures / 3)) * self.weigh(x.mean(1))[e.board]).sum(1)
+        return logits.float().index_put((e.board, e.action), each.float(), accumulate=True)
 
     def value(self, x: Tensor) -> Tensor: # [N]
         return super().value(x) if self.worth is None else self.worth(x.mean(1))[:, 0]
@@ -343,9 +356,13 @@ def start_from(
     path: str | Path, # as of `load_policy`
     config: PolicyConfig, # of the run
 ) -> PolicyNetwork: # in eval mode
-    "A checkpoint's weights in a run's network."
+    "A checkpoint's weights in a run's network, which may have `exchanges` beyond it: at first they change nothing."
     policy = load_policy(path)
-    if replace(policy.config, dropout=config.dropout) != config:
-        raise UserError(f"{path} is a checkpoint of another shape: it holds {policy.config}; "
+    was = policy.config
+    if replace(was, dropout=config.dropout, exchanges=was.exchanges or config.exchanges) != config:
+        raise UserError(f"{path} is a checkpoint of another shape: it holds {was}; "
                         "set width, layers and so on to match.")
-    return with_dropout(policy, config.dropout).eval()
+    if was.exchanges == config.exchanges: return with_dropout(policy, config.dropout).eval()
+    twin = new_policy(config, 0).to(policy.device)
+    twin.load_state_dict(twin.state_dict() | policy.state_dict())
+    return twin.eval()
