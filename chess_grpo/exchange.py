@@ -57,7 +57,7 @@ def _queues(codes: Tensor, at: Tensor, t: _Rays) -> tuple[Tensor, Tensor]: # [M,
     return queue, torch.stack([(knights == 8).sum(1), (knights == 2).sum(1)], 1)    # Black's, White's
 
 def swap_off(
-    squares: Tensor, # [M,64], index into PIECES
+    squares: Tensor, # [M,64] uint8, index into PIECES
     at: Tensor, # [M] int64, the square that is fought for
     gone: Tensor, # [M,K] int64, squares that are empty by now; 64 = none
     won: Tensor, # [M] pawns, what the move there took
@@ -106,13 +106,13 @@ class _Swaps(NamedTuple):
     wins: Tensor     # pawns
     risk: Tensor | None
 
-def _swaps(boards: Boards, captures: bool) -> _Swaps:
+def _swaps(boards: Boards, legal: Tensor, captures: bool) -> _Swaps:
     "Exchanges of each legal move, or of captures and promotions alone, and then without risk."
     tables, t = _tables(boards.device), _rays(boards.device)
-    squares, (n, a) = boards.squares().long(), boards.legal_mask().nonzero().T
+    squares, (n, a) = boards.squares(), legal.nonzero().T
     def about(a: Tensor, n: Tensor) -> tuple[Tensor, ...]:
         start, end = tables.start[a], tables.end[a]
-        return start, end, tables.promotion[a], squares[n, start], squares[n, end]
+        return start, end, tables.promotion[a], squares[n, start].long(), squares[n, end].long()
     start, end, promotion, moved, taken = about(a, n)
     passing = ((moved - 1) % 6 == 0) & (taken == 0) & ((start - end) % 8 != 0)
     if captures:
@@ -141,10 +141,11 @@ def exchanges(self: Boards) -> Exchanges:
     return self._exchanges
 
 def _known(boards: Boards) -> Exchanges:
-    own = _swaps(boards, False)
-    after = boards[own.board].push(own.action)
-    reply = _swaps(after, True)
+    own = _swaps(boards, boards.legal_mask(), False)
+    after = boards._map(lambda x: x[own.board]).push(own.action)    # without what is known of their moves
+    answers = after.legal_mask()
+    reply = _swaps(after, answers, True)
     best = torch.zeros_like(own.wins).scatter_reduce(0, reply.board, reply.wins, "amax")    # 0: he need not take
-    mates = after.check & ~after.legal_mask().any(1)
+    mates = after.check & ~answers.any(1)
     pawns = torch.stack([own.takes, own.wins, own.risk, best], 1).clamp(-_MOST, _MOST)
     return Exchanges(own.board, own.action, torch.cat([pawns, torch.stack([after.check, mates], 1).float()], 1))
