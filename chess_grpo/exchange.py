@@ -134,7 +134,7 @@ def _swaps(boards: Boards, legal: Tensor, captures: bool) -> _Swaps:
 def exchanges(self: Boards) -> Exchanges:
     "What each legal move wins, and what the reply takes; counted once a batch."
     if "_exchanges" not in self.__dict__:
-        parts = [_known(self[i:i + _BLOCK]) for i in range(0, len(self), _BLOCK)]
+        parts = [_known(self[i:i + _BLOCK]) for i in range(0, max(1, len(self)), _BLOCK)]
         n, a, f = zip(*parts)
         n = [x + i * _BLOCK for i, x in enumerate(n)]
         object.__setattr__(self, "_exchanges", Exchanges(torch.cat(n), torch.cat(a), torch.cat(f)))
