@@ -21,6 +21,7 @@ from tqdm.auto import tqdm
 from .board import ACTIONS, MOVES, Boards, random_actions
 from .core import UserError, patch
 from .engine import EnginePool
+from .exchange import WORTH
 from .labels import Labelled
 from .policy import Policy, entropy, sample_actions
 from .starts import PHASES, Opening, put_rows
@@ -68,8 +69,8 @@ class PolicyPlayer:
 def material(
     boards: Boards, # N
 ) -> Tensor: # [N] int64, pawns, the mover's view
-    "Pieces by the usual 1, 3, 3, 5 and 9."
-    side = torch.tensor([1, 3, 3, 5, 9, 0], device=boards.turn.device)
+    "Pieces by the usual 1, 3, 3, 5 and 9; both sides have a king."
+    side = torch.tensor(WORTH[1:], device=boards.turn.device)
     worth = torch.cat([side.new_zeros(1), side, -side])[boards.squares().long()].sum(1)
     return torch.where(boards.turn, worth, -worth)
 

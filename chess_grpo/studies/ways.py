@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Weights', 'WAYS', 'LOOKS', 'imitate_best', 'prefer_best', 'every_gradient', 'imitate_scores', 'every_move', 'Priced',
-           'EveryMove', 'Way', 'look_at_policy', 'spend', 'Deal', 'Deals', 'best_rate', 'weak_games']
+           'EveryMove', 'Way', 'look_at_policy', 'check_kept_run', 'spend', 'Deal', 'Deals', 'best_rate', 'weak_games']
 
 # %% ../../nbs/api/91_study_ways.ipynb #06fa3c71
 from dataclasses import dataclass, field
@@ -181,6 +181,17 @@ def look_at_policy(
     return {"likeliest": f.at(0).losses.mean().item(), "drawn": f.at(1).losses.mean().item(),
             "entropy": f.at(1).entropy, "agreement": f.at(0).agreement.mean().item()}
 
+def check_kept_run(
+    config: TrainConfig, # of a run, with the keys of its way
+    price: int, # engine evaluations
+    folder: Path, # where the run is kept, or will be
+) -> dict: # what is kept beside it
+    "`UserError` where a folder holds a run of another configuration."
+    said = config.flat() | {"price": price}
+    if (folder/"said.json").is_file() and read_json(folder/"said.json", "run") != said:
+        raise UserError(f"{folder} holds a run of another configuration; name another folder, or remove it.")
+    return said
+
 def spend(
     way: Way,
     config: TrainConfig, # what all ways have in common
@@ -193,10 +204,8 @@ def spend(
     "Learn in one way until the price is paid."
     path, state, kind = folder/"looks.json", folder/"state.safetensors", way.trainer(price)
     config = config.but(**way.keys)
-    said = config.flat() | {"price": price}
+    said = check_kept_run(config, price, folder)
     seen = read_json(path, "looks") if path.is_file() else []
-    if (folder/"said.json").is_file() and read_json(folder/"said.json", "run") != said:
-        raise UserError(f"{folder} holds a run of another configuration; name another folder, or remove it.")
     if seen and seen[-1]["share"] >= 1 and not state.is_file(): return seen
     trainer = resumed_trainer(config, engine, folder, kind) if state.is_file() else kind(config, engine)
     seen = [s for s in seen if s["step"] <= trainer.done]
@@ -239,11 +248,14 @@ class Deals:
     base: TrainConfig    # what they have in common
     look: Callable[[PolicyNetwork], dict[str, float]]
 
+    def config(self, deal: Deal) -> TrainConfig:
+        "What it runs, but for the keys of its way."
+        return self.base.but(seed=deal.seed, learning_rate=deal.rate, start=deal.start or None)
+
     def run(self, deal: Deal) -> list[dict[str, float]]:
         "Run it, go on with it, or read it; `spend` says what comes back."
-        config = self.base.but(seed=deal.seed, learning_rate=deal.rate, start=deal.start or None)
         with EnginePool(1) as engine:
-            return spend(WAYS[deal.way], config, deal.price, self.folder/deal.name, engine, self.look)
+            return spend(WAYS[deal.way], self.config(deal), deal.price, self.folder/deal.name, engine, self.look)
 
     def __call__(self,
         deals: Sequence[Deal],
@@ -251,6 +263,7 @@ class Deals:
         desc: str = "", # of the bar
     ) -> list[list[dict[str, float]]]: # of each deal
         "Those that have no policy yet, side by side; then all of them."
+        for d in deals: check_kept_run(self.config(d).but(**WAYS[d.way].keys), d.price, self.folder/d.name)
         todo = [d for d in dict.fromkeys(deals) if not (self.folder/d.name/"policy.safetensors").is_file()]
         if todo: side_by_side(one, todo, desc)
         return [read_json(self.folder/d.name/"looks.json", "looks") for d in deals]
