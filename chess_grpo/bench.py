@@ -446,13 +446,15 @@ class _LooksAgain(Trainer):
     @property
     def same_twice(self): return False
 
+_BEFORE = dict(optimizer="adamw", bf16=False, exchanges=False)    # what runs did at first
 # kind of trainer; torch's attention; keys of the configuration
 _WAYS = {
-    "a second look, torch's attention": (_LooksAgain, True, dict(optimizer="adamw", bf16=False)),
-    "a second look, attention written out": (_LooksAgain, False, dict(optimizer="adamw", bf16=False)),
-    "what was said while drawing": (Trainer, False, dict(optimizer="adamw", bf16=False)),
-    "the same in bfloat16": (Trainer, False, dict(optimizer="adamw", bf16=True)),
-    "and with Muon": (Trainer, False, dict(optimizer="muon", bf16=True)),
+    "a second look, torch's attention": (_LooksAgain, True, _BEFORE),
+    "a second look, attention written out": (_LooksAgain, False, _BEFORE),
+    "what was said while drawing": (Trainer, False, _BEFORE),
+    "the same in bfloat16": (Trainer, False, _BEFORE | dict(bf16=True)),
+    "and with Muon": (Trainer, False, _BEFORE | dict(bf16=True, optimizer="muon")),
+    "and told of exchanges": (Trainer, False, dict(bf16=True, optimizer="muon", exchanges=True)),
 }
 
 def _attention(plain: bool):
@@ -485,13 +487,13 @@ def bench_step(
 def bench_learning(
     config: TrainConfig = TrainConfig(),
     seeds: Sequence[int] = (0,),
-    losses: Sequence[float] = (0.10, 0.08), # held-out expected-score losses of likeliest moves
+    losses: Sequence[float] = (0.10, 0.08, 0.06), # held-out expected-score losses of likeliest moves
     look_every: int = 10, # steps
     progress: bool = False, # show a bar
 ) -> list[dict]: # one a seed and way: seconds, loss at the end, its policy, its curve, and when each loss was reached
-    "How soon a policy is good, as runs were and as they are."
+    "How soon a policy is good: as runs were, as they are but for exchanges, and as they are."
     found, slow = [], next(iter(_WAYS.values()))
-    ways = {"as it was": slow, "as it is": (Trainer, False, {})}
+    ways = {"as it was": slow, "not told": (Trainer, False, dict(exchanges=False)), "as it is": (Trainer, False, {})}
     for seed in tqdm(seeds, desc="learning", disable=not progress):
         for way, (kind, plain, how) in ways.items():
             c = config.but(**how, seed=seed, preflight="off", wandb=False)

@@ -112,14 +112,14 @@ class TrainConfig(Config):
     name: str = key("grpo", "the run is kept in runs/NAME")
     seed: int = key(0, "of weights, positions and moves", least=0, most=2**31 - 1)
     steps: int = key(
-        280, "optimiser steps of the whole run; the schedule is stretched over them", least=1, most=10_000_000
+        120, "optimiser steps of the whole run; the schedule is stretched over them", least=1, most=10_000_000
     )
     minutes: float | None = key(
         None, "stop here if the steps are not done; none = no limit", above=0, was=0
     )
     batch: int = key(256, "positions a step (B)", least=1, most=1_000_000)
     start: str | None = key(None, "a checkpoint to start from; none = random weights", was="")
-    network: PolicyConfig = part(PolicyConfig(), "The network")
+    network: PolicyConfig = part(PolicyConfig(exchanges=True), "The network")
     starts: StartConfig = part(StartConfig(), "Where rollouts begin")
     rollout: RolloutConfig = part(RolloutConfig(), "How moves are drawn")
     reward: RewardConfig = part(RewardConfig(), "How moves are rewarded")
@@ -131,7 +131,7 @@ class TrainConfig(Config):
     preflight: str = key(
         "stop", "what to do when the preflight finds a fault", choices=("stop", "warn", "off")
     )
-    eval_every: int = key(30, "steps between two looks at the held-out set", least=1)
+    eval_every: int = key(15, "steps between two looks at the held-out set", least=1)
     save_every: int = key(30, "steps between two checkpoints", least=1)
     keep_every: int | None = key(
         None,
@@ -293,7 +293,7 @@ def check_memory(
                         f" free here: lower {less}.")
 
 # %% ../nbs/api/26_config.ipynb #6f5de2bb
-_EARLIER = {"optimizer": "adamw", "bf16": False}    # what runs did before these keys were there
+_EARLIER = {"optimizer": "adamw", "bf16": False, "exchanges": False}    # what runs did before these keys were there
 
 AGAIN = ("steps", "minutes", "processes", "wandb")    # what a resumed run may be given anew
 
@@ -331,5 +331,5 @@ def note_config(
     return check(found.but(**other))
 
 def study_config(**keys) -> TrainConfig: # as those of TrainConfig.of
-    "What the studies measure with, whatever the defaults become: AdamW and float32."
+    "What the studies measure with, whatever the defaults become: AdamW, float32, and nothing said of exchanges."
     return TrainConfig.of(**_EARLIER | keys)

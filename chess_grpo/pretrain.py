@@ -158,7 +158,7 @@ class PretrainConfig(Config):
     smoothing: float = key(
         0.0, "share of the target that is spread over the legal moves", least=0, below=1
     )
-    network: PolicyConfig = part(PolicyConfig(), "The network")
+    network: PolicyConfig = part(PolicyConfig(exchanges=True), "The network")
     optimizer: str = key(
         "muon", "of the weight matrices; all other weights have AdamW", choices=("muon", "adamw")
     )
@@ -429,7 +429,8 @@ def pretrain_config(
     if not path.is_file() or not (folder/"state.safetensors").is_file():
         raise UserError(f"{folder} holds no pretraining run that can be resumed: it must contain"
                         " config.json and state.safetensors.")
-    return config_from(PretrainConfig, parse_json(path.read_bytes(), path), str(path))
+    kept = parse_json(path.read_bytes(), path)
+    return config_from(PretrainConfig, {"exchanges": False} | kept if isinstance(kept, dict) else kept, str(path))
 
 # %% ../nbs/api/44_pretrain.ipynb #e5e8d34b
 def pretrain(

@@ -25,7 +25,7 @@ from torch import Tensor
 from .board import ACTIONS, MOVES, Boards
 from .core import UserError, generator
 from .engine import EnginePool
-from .play import EnginePlayer, Game, Player, PolicyPlayer, RandomPlayer, play_match
+from .play import EnginePlayer, ExchangePlayer, Game, Player, PolicyPlayer, RandomPlayer, play_match
 from .policy import SHIPPED, load_policy
 from .rating import LADDER
 from .starts import Opening, random_endings, random_starts
@@ -200,22 +200,23 @@ class UciPlayer:
     def __exit__(self, *_): self.engine.close()
 
 def player_of(
-    word: str, # random, a key of LADDER, a policy as `load_policy` takes it, or the command of a UCI engine
+    word: str, # random, exchanges, a key of LADDER, a policy as `load_policy` takes it, or the command of a UCI engine
     stack: ExitStack, # closes its engine
     nodes: int = 10_000, # a move, of a UCI engine
-    seed: int = 0, # of a random mover
+    seed: int = 0, # of what is left to chance
     presses: bool = False, # of a policy, as of `PolicyPlayer`
 ) -> Player:
     "Who is meant."
     if word == "random": return RandomPlayer(generator(seed))
+    if word == "exchanges": return ExchangePlayer(generator(seed))
     if word in LADDER:
         options, go = LADDER[word]
         return EnginePlayer(stack.enter_context(EnginePool(options=options)), go, word)
     if word in SHIPPED or word.endswith(".safetensors") or Path(word).is_dir():
         return PolicyPlayer(load_policy(word), name=word, presses=presses)
     if not word.strip() or not shutil.which(shlex.split(word)[0]):
-        raise UserError(f"There is no player {word!r}: name random, one of {', '.join(LADDER)}, a policy.safetensors or"
-                        " a run's folder, or the command of a UCI engine.")
+        raise UserError(f"There is no player {word!r}: name random, exchanges, one of {', '.join(LADDER)}, a"
+                        " policy.safetensors or a run's folder, or the command of a UCI engine.")
     return stack.enter_context(UciPlayer(word, nodes))
 
 # %% ../nbs/api/39_suites.ipynb #2d6125a7
