@@ -41,11 +41,12 @@ from .log import StopSignal, interruptible
 from .play import PolicyPlayer, match_result, move_quality, play_match
 from .policy import SHIPPED, load_policy
 from .preflight import preflight
-from .pretrain import PretrainConfig, pretrain, pretrain_config
+from .pretrain import PretrainConfig, plan_pretraining, pretrain, pretrain_config
 from .rating import LADDER, notes_match, play_rung, random_openings, rate
+from .recipe import RECIPES
 from .run import plan, train
 from .schema import config_from, help_of, leaves, read_word
-from .shards import write_shards
+from .shards import plan_labels, write_shards
 from .starts import load_openings
 from .stats import bootstrap
 from .suites import FIXED, elo_scale, player_of, read_suite, solve, tournament
@@ -139,28 +140,34 @@ _NOTE = option(
     ),
 )
 
+_SCALE = option("--scale", choices=tuple(RECIPES), help="the recipe of " + ", or of ".join(
+    f"{name} ({r.about})" for name, r in RECIPES.items()) + "; other options change it")
+_PLAN = option("--plan", action="store_true", help="say what it would take, and stop there")
+
 @command("train", "run GRPO and write a report",
          option("--resume", metavar="RUN", help="go on with a stopped run, such as runs/grpo; steps, minutes, "
-                "processes and wandb may be given anew"), _NOTE,
-         option("--plan", action="store_true", help="say what the run would need in memory and hours, making two small"
-                " steps only"), config=TrainConfig,
+                "processes and wandb may be given anew"), _NOTE, _SCALE, _PLAN, config=TrainConfig,
          again="if a run had begun, its folder keeps a checkpoint: chess-grpo train --resume runs/NAME")
 def _train(args, keys: dict):
-    if args.resume and (args.note or args.config):
-        raise UserError(f"A resumed run has its own configuration: leave --{'note' if args.note else 'config'} out.")
-    config = _configured(args, args.resume).but(**keys)
-    if args.plan: print(plan(config))
-    else: train(config, resume=args.resume)
+    _one_beginning(args)
+    config = (read_config(Path(args.resume)) if args.resume else _configured(args)).but(**keys)
+    if args.plan or args.scale: print(plan(config), flush=True)
+    if not args.plan: train(config, resume=args.resume)
 
-def _configured(args, resume: str | None = None) -> TrainConfig:
+def _one_beginning(args):
+    "A configuration begins with one of these."
+    given = [f"--{k}" for k in ("resume", "note", "config", "scale") if getattr(args, k, None)]
+    if len(given) > 1: raise UserError(f"{' and '.join(given)} each begin a configuration: leave all but one out.")
+
+def _configured(args) -> TrainConfig:
     "What the other options change."
-    if resume: return read_config(Path(resume))
-    if args.note and args.config: raise UserError("--note and --config both begin a configuration: leave one out.")
+    if getattr(args, "scale", None): return RECIPES[args.scale].train
     return note_config(args.note) if args.note else _from_file(args, TrainConfig)
 
 @command("preflight", "what is wrong with a run, before it is made: identity, gradients, rewards, exploration, "
          "step size, games; status 1 when there is a fault", _NOTE, config=TrainConfig)
 def _preflight(args, keys: dict):
+    _one_beginning(args)
     config = _configured(args).but(**keys)
     with EnginePool(config.processes or 0) as engine: report = preflight(Trainer(config, engine))
     _say(report)
@@ -184,7 +191,7 @@ def _share(**values: float):
 
 @command("label", "play games and score every legal move of their positions; what is there already is kept",
          option("--folder", default="runs/shards", help="where the shards are"),
-         option("--shards", type=int, default=25, help="how many the folder shall have"),
+         option("--shards", type=int, help="how many the folder shall have [25, or the recipe's]"), _SCALE, _PLAN,
          option("--positions", type=int, default=4096, help="of a shard"),
          option("--depth", type=int, default=4, help="plies searched after each move"),
          option("--random_moves", type=float, default=0.3,
@@ -192,21 +199,28 @@ def _share(**values: float):
          option("--seed", type=int, default=0, help="of the games"),
          again="finished shards are kept, and the same command makes the rest")
 def _label(args, keys: dict):
-    _at_least(1, shards=args.shards, positions=args.positions, depth=args.depth)
+    shards = args.shards if args.shards is not None else RECIPES[args.scale].shards if args.scale else 25
+    _at_least(1, shards=shards, positions=args.positions, depth=args.depth)
     _share(random_moves=args.random_moves)
     with EnginePool() as engine:
-        folder = write_shards(args.folder, args.shards, engine, args.seed, positions=args.positions,
+        if args.plan or args.scale:
+            print(plan_labels(args.folder, shards, engine, args.positions, args.depth), flush=True)
+        if args.plan: return
+        folder = write_shards(args.folder, shards, engine, args.seed, positions=args.positions,
                               depth=args.depth, random_moves=args.random_moves, exclude=kept_out())
-    print(f"{args.shards} shards of {args.positions} positions in {folder.resolve()}")
+    print(f"{shards} shards of {args.positions} positions in {folder.resolve()}")
 
 @command("pretrain", "learn from labelled shards",
          option("--resume", metavar="RUN", help="go on with a stopped run, such as runs/pretrain; minutes, wandb and "
-                "what the match is may be given anew"), config=PretrainConfig,
+                "what the match is may be given anew"), _SCALE, _PLAN, config=PretrainConfig,
          again="if a run had begun, go on with chess-grpo pretrain --resume runs/NAME")
 def _pretrain(args, keys: dict):
-    if args.resume and args.config: raise UserError("A resumed run has its own configuration: leave --config out.")
-    config = pretrain_config(Path(args.resume)) if args.resume else _from_file(args, PretrainConfig)
-    result = pretrain(config.but(**keys), resume=args.resume)
+    _one_beginning(args)
+    config = RECIPES[args.scale].pretrain if args.scale else _from_file(args, PretrainConfig)
+    config = (pretrain_config(Path(args.resume)) if args.resume else config).but(**keys)
+    if args.plan or args.scale: print(plan_pretraining(config), flush=True)
+    if args.plan: return
+    result = pretrain(config, resume=args.resume)
     last = result.rows[-1]
     match = f"; against Stockfish skill 0 at depth 1: {result.match}" if result.match else ""
     print(

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['SCHEDULES', 'AGAIN', 'RolloutConfig', 'OptimizerConfig', 'StudyConfig', 'TrainConfig', 'check_place', 'check_frozen',
            'check_device', 'placed', 'chosen_device', 'fast_bf16', 'device_here', 'left_over', 'planned_rate',
-           'step_memory', 'memory_needed', 'memory_free', 'check_memory', 'differing', 'read_config', 'earlier_config',
-           'note_config', 'study_config']
+           'step_memory', 'memory_needed', 'memory_free', 'check_memory', 'Plan', 'differing', 'read_config',
+           'earlier_config', 'note_config', 'study_config']
 
 # %% ../nbs/api/26_config.ipynb #c9e31d96
 import importlib.util
@@ -291,6 +291,25 @@ def check_memory(
     if free is not None and needed > free:
         raise UserError(f"{what} would need about {needed / 1e9:.3g} GB of memory, and {free / 1e9:.3g} GB are"
                         f" free here: lower {less}.")
+
+# %% ../nbs/api/26_config.ipynb #7fe2d319
+@dataclass(frozen=True)
+class Plan:
+    "What a run will take."
+    memory: int          # bytes, about; of a process
+    free: int | None     # bytes; None = this system does not say
+    seconds: float       # of a step
+    steps: int
+    less: str = "micro_batch"    # what to lower where it does not fit
+
+    @property
+    def hours(self) -> float: return self.seconds * self.steps / 3600
+
+    def __str__(self):
+        free = "" if self.free is None else f" ({self.free / 1e9:.3g} GB are free)"
+        short = f"; lower {self.less}" if self.free is not None and self.memory > self.free else ""
+        return (f"about {self.memory / 1e9:.3g} GB of memory{free}{short}; {self.seconds:.3g} s a step,"
+                f" {self.hours:.3g} hours for {self.steps:,} steps")
 
 # %% ../nbs/api/26_config.ipynb #6f5de2bb
 _EARLIER = {"optimizer": "adamw", "bf16": False, "exchanges": False}    # what runs did before these keys were there

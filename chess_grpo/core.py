@@ -4,14 +4,16 @@
 
 # %% auto #0
 __all__ = ['SCALES', 'UserError', 'NotFinite', 'scale', 'at_scale', 'data_path', 'generator', 'write_whole', 'parse_json',
-           'folder_name', 'cores', 'free_memory', 'patch', 'World']
+           'folder_name', 'cores', 'free_memory', 'release_memory', 'patch', 'World']
 
 # %% ../nbs/api/00_core.ipynb #45e9aa47
 import atexit
+import ctypes
 import glob
 import json
 import os
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -137,6 +139,17 @@ def free_memory() -> int | None: # bytes; None = this system does not say
     try: inside = int(limit.read_text()) - int(used.read_text())
     except (OSError, ValueError): return free    # no container, or one without a limit
     return inside if free is None else min(free, inside)
+
+# %% ../nbs/api/00_core.ipynb #73587650
+@lru_cache
+def _malloc_trim():
+    "glibc's function; None with another C library."
+    try: return ctypes.CDLL("libc.so.6").malloc_trim
+    except (OSError, AttributeError): return None
+
+def release_memory():
+    "Give the system back what was freed; where the C library cannot, nothing is done."
+    if trim := _malloc_trim(): trim(0)
 
 # %% ../nbs/api/00_core.ipynb #b6fc7c71
 def patch(f=None, as_prop: bool = False):

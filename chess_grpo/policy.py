@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['NETWORKS', 'SHIPPED', 'masked_log_probs', 'entropy', 'checked', 'sample_actions', 'autocast', 'PolicyConfig',
-           'PolicyNetwork', 'network', 'new_policy', 'freeze', 'Block', 'Policy', 'save_policy', 'policy_path',
-           'load_policy', 'read_card', 'load_weights', 'with_dropout', 'start_from']
+           'PolicyNetwork', 'network', 'new_policy', 'freeze', 'Block', 'Policy', 'compile_layers', 'save_policy',
+           'policy_path', 'load_policy', 'read_card', 'load_weights', 'with_dropout', 'start_from']
 
 # %% ../nbs/api/14_policy.ipynb #56277c6e
 import json
@@ -277,6 +277,19 @@ class Policy(PolicyNetwork):
     def matrices(self) -> list[nn.Parameter]:
         inside = (m for part in (self.blocks, self.leave, self.reach) for m in part.modules())
         return [m.weight for m in inside if isinstance(m, nn.Linear)]
+
+# %% ../nbs/api/14_policy.ipynb #90151273
+def compile_layers(
+    policy: PolicyNetwork, # changed in place; its weights and their names stay
+):
+    "Compile each layer with torch.compile; `UserError` where that does not work."
+    try:
+        for layer in policy.blocks: layer.compile()
+        policy.log_probs(Boards.start(2, device=policy.device))
+    except (RuntimeError, AttributeError) as e:
+        raise UserError(f"torch.compile does not work here ({str(e).strip().splitlines()[0]}): set compile to no, or"
+                        " install a C++ compiler, such as g++.") from None
+
 
 # %% ../nbs/api/14_policy.ipynb #7d2007b5
 def save_policy(

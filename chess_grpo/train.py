@@ -19,7 +19,7 @@ from .advantages import masked_mean
 from .board import Boards
 from .checkpoint import learner_state, load_learner, load_run, save_run
 from .config import TrainConfig, check_memory, left_over, memory_needed, placed, planned_rate
-from .core import NotFinite, UserError, World, generator, patch
+from .core import NotFinite, UserError, World, generator, patch, release_memory
 from .curriculum import Starts
 from .engine import EnginePool
 from .guards import Controls, Guard, Order, make_guards
@@ -251,6 +251,7 @@ def step(self: Trainer) -> dict:
     except BaseException:
         self._undo(*before)
         raise
+    if self.done % 20 == 0: release_memory()
     return row | self.controls.look(row, self._keep_now, self._go_back)
 
 @patch
