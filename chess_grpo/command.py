@@ -297,8 +297,8 @@ def _write_games(path: Path, games: list, by: str = "evaluate"):
 
 # %% ../nbs/api/64_command.ipynb #dc162f41
 @command("benchmark", "ask players for the best move in suites of positions, and rate them on one scale",
-         option("players", nargs="+", metavar="PLAYER", help=f"random; exchanges; {', '.join(LADDER)}; a policy.safetensors, a "
-                "run's folder, pretrained or grpo; or the command of a UCI engine"),
+         option("players", nargs="+", metavar="PLAYER", help=f"random; exchanges; {', '.join(LADDER)}; a "
+                "policy.safetensors, a run's folder, pretrained or grpo; or the command of a UCI engine"),
          option("--suite", action="append", default=[], metavar="FILE", help="positions with best moves, .epd or .pgn;"
                 " may be given more than once; none = mates in 1 to 4, which are shipped"),
          option("--openings", type=int, default=0, help="of a match between each two, and against Stockfish at fixed "

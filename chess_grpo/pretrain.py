@@ -531,7 +531,8 @@ def plan_pretraining(
 ) -> Plan: # fewer steps than it asks for, if the minutes are too few
     "Reckon memory; measure a step, on a CPU with an eighth of the batch."
     c = placed(check(config))
-    part = c.but(batch=max(1, c.batch // (8 if c.device == "cpu" else 1)), games=None, start=None, freeze=0, wandb=False)
+    batch = max(1, c.batch // (8 if c.device == "cpu" else 1))
+    part = c.but(batch=batch, games=None, start=None, freeze=0, wandb=False)
     with tempfile.TemporaryDirectory() as folder:
         run = _Pretraining(part, Path(folder), None, False, _Random(part))
         run.step(0.0)
