@@ -161,11 +161,11 @@ def _one_beginning(args):
 
 def _configured(args) -> TrainConfig:
     "What the other options change."
-    if getattr(args, "scale", None): return RECIPES[args.scale].train
+    if args.scale: return RECIPES[args.scale].train
     return note_config(args.note) if args.note else _from_file(args, TrainConfig)
 
 @command("preflight", "what is wrong with a run, before it is made: identity, gradients, rewards, exploration, "
-         "step size, games; status 1 when there is a fault", _NOTE, config=TrainConfig)
+         "step size, games; status 1 when there is a fault", _NOTE, _SCALE, config=TrainConfig)
 def _preflight(args, keys: dict):
     _one_beginning(args)
     config = _configured(args).but(**keys)

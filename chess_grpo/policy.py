@@ -283,10 +283,11 @@ def compile_layers(
     policy: PolicyNetwork, # changed in place; its weights and their names stay
 ):
     "Compile each layer with torch.compile; `UserError` where that does not work."
-    try:
-        for layer in policy.blocks: layer.compile()
-        policy.log_probs(Boards.start(2, device=policy.device))
-    except (RuntimeError, AttributeError) as e:
+    if not hasattr(policy, "blocks"):
+        raise UserError(f"A {type(policy).__name__} has no layers that can be compiled: set compile to no.")
+    for layer in policy.blocks: layer.compile()
+    try: policy.log_probs(Boards.start(2, device=policy.device))
+    except RuntimeError as e:
         raise UserError(f"torch.compile does not work here ({str(e).strip().splitlines()[0]}): set compile to no, or"
                         " install a C++ compiler, such as g++.") from None
 

@@ -529,9 +529,9 @@ class _Random(_Order):
 def plan_pretraining(
     config: PretrainConfig,
 ) -> Plan: # fewer steps than it asks for, if the minutes are too few
-    "Reckon memory; measure a step, on a CPU with an eighth of the batch."
+    "Reckon memory; measure a step, on a CPU of at most 256 positions."
     c = placed(check(config))
-    batch = max(1, c.batch // (8 if c.device == "cpu" else 1))
+    batch = min(c.batch, 256) if c.device == "cpu" else c.batch
     part = c.but(batch=batch, games=None, start=None, freeze=0, wandb=False)
     with tempfile.TemporaryDirectory() as folder:
         run = _Pretraining(part, Path(folder), None, False, _Random(part))

@@ -23,14 +23,14 @@ class Recipe:
 _LARGE = dict(width=512, layers=6, heads=8, expansion=4, bf16=True)
 RECIPES: dict[str, Recipe] = {
     "cpu": Recipe(
-        "three hours on two cores: the shipped policies", 130,
+        "two hours on two cores, as large as the shipped policies", 130,
         PretrainConfig.of(softness=0.05, valid=4000, steps=100_000, minutes=65.0, bf16=True),
-        TrainConfig.of(start="runs/pretrain", steps=300, learning_rate=5e-4, entropy_coef=0.05),
+        TrainConfig.of(start="runs/pretrain", steps=600, learning_rate=1.25e-4),
     ),
     "gpu": Recipe(
         "20 million weights, 10 million positions", 2442,
         PretrainConfig.of(softness=0.05, valid=20_000, steps=30_000, batch=1024, warmup=1000, eval_every=1000,
                           compile=True, **_LARGE),
-        TrainConfig.of(start="runs/pretrain", steps=2000, batch=1024, learning_rate=2e-4, entropy_coef=0.05, **_LARGE),
+        TrainConfig.of(start="runs/pretrain", steps=2000, batch=1024, learning_rate=1.25e-4, **_LARGE),
     ),
 }
