@@ -88,8 +88,55 @@ def swap_off(
     while gains: value = torch.minimum(before := gains.pop(), -value).where(value > -torch.inf, before)
     return value
 
+# %% ../nbs/api/16_exchange.ipynb #b636694b
+@lru_cache
+def _sight(device: str) -> tuple[Tensor, Tensor]: # [13,64,64] bool; [64,64] int64
+    "Does this piece there attack that square of an empty board? And which squares lie between two?"
+    t, bit = _rays("cpu"), torch.ones((), dtype=torch.int64) << torch.arange(64)
+    sees, between = torch.zeros(13, 64, 64, dtype=torch.bool), torch.zeros(64, 64, dtype=torch.int64)
+    for s in range(64):
+        for k in range(8):
+            line = [x for x in t.ray[s, k].tolist() if x < 64]
+            for d, x in enumerate(line):
+                sees[:, x, s] |= t.hits[:13, k, d]
+                between[s, x] = bit[line[:d]].sum()
+        leaps = [x for x in t.jump[s].tolist() if x < 64]
+        sees[2, leaps, s] = sees[8, leaps, s] = True
+    return sees.to(device), between.to(device)
+
+def _veils(squares: Tensor, white: Tensor, king: Tensor) -> Tensor: # [M,64] uint8, [M] bool, [M] -> [M,64] bool
+    "Which pieces of a side stand between one of its own and a king that it attacks?"
+    t = _rays(str(squares.device))
+    codes = torch.cat([squares, torch.full_like(squares[:, :1], _EDGE)], 1)
+    ray = codes.gather(1, t.ray[king].flatten(1)).view(-1, 8, 7).long()
+    there = (ray > 0) & (ray < _EDGE)
+    rank = there.long().cumsum(2)
+    k, d = torch.arange(8, device=king.device)[:, None], torch.arange(7, device=king.device)
+    mine = t.white[ray] == white[:, None, None]
+    behind = (there & (rank == 2) & mine & t.hits[ray, k, d]).any(2, keepdim=True)
+    veil = torch.where(there & (rank == 1) & mine & behind, t.ray[king], 64)
+    return torch.zeros_like(codes, dtype=torch.bool).scatter(1, veil.flatten(1), True)[:, :64]
+
+def _can_mate(boards: Boards, legal: Tensor) -> Tensor: # M, [M,1968] bool -> [M] bool
+    "Has the side to move a move that mates?"
+    tables, (sees, between) = _tables(boards.device), _sight(boards.device)
+    squares, white, (n, a) = boards.squares(), boards.turn, legal.nonzero().T
+    king = (squares == torch.where(white, 12, 6)[:, None]).byte().argmax(1)    # the rival's
+    start, end, promotion = tables.start[a], tables.end[a], tables.promotion[a]
+    moved = squares[n, start].long()
+    now = torch.where(promotion > 0, promotion + torch.where(white[n], 0, 6), moved)
+    stands = boards.bits[n, 6] | boards.bits[n, 7]
+    free = between[king[n], end] & stands & ~(1 << start) == 0
+    passing = ((moved - 1) % 6 == 0) & (squares[n, end] == 0) & ((start - end) % 8 != 0)
+    castles = (moved % 6 == 0) & ((start - end).abs() == 2)
+    may = sees[now, end, king[n]] & free | _veils(squares, white, king)[n, start] | passing | castles
+    n = n[may]
+    after = boards._map(lambda x: x[n]).push(a[may])
+    mated = after.check & ~after.legal_mask().any(1)
+    return torch.zeros_like(white).index_fill(0, n[mated], True)
+
 # %% ../nbs/api/16_exchange.ipynb #7665e9e7
-KNOWN = ("takes", "wins", "at risk", "reply wins", "checks", "mates")    # figures of a move
+KNOWN = ("takes", "wins", "at risk", "reply wins", "checks", "mates", "reply mates")    # figures of a move
 _MOST = 9.0    # pawns: more is not told apart
 _BLOCK = 256    # boards at a time, for their replies
 
@@ -97,7 +144,7 @@ class Exchanges(NamedTuple):
     "M legal moves of N positions, in the order of positions and actions."
     board: Tensor     # [M] int64, which position
     action: Tensor    # [M] int64, index into MOVES
-    figures: Tensor   # [M,6] float32, as KNOWN: pawns, from 0 or -9 to 9; 1 = checks, mates
+    figures: Tensor   # [M,7] float32, as KNOWN: pawns, from 0 or -9 to 9; 1 = checks, mates, the reply mates
 
 class _Swaps(NamedTuple):
     board: Tensor
@@ -148,4 +195,5 @@ def _known(boards: Boards) -> Exchanges:
     best = torch.zeros_like(own.wins).scatter_reduce(0, reply.board, reply.wins, "amax")    # 0: he need not take
     mates = after.check & ~answers.any(1)
     pawns = torch.stack([own.takes, own.wins, own.risk, best], 1).clamp(-_MOST, _MOST)
-    return Exchanges(own.board, own.action, torch.cat([pawns, torch.stack([after.check, mates], 1).float()], 1))
+    yes_or_no = torch.stack([after.check, mates, _can_mate(after, answers)], 1).float()
+    return Exchanges(own.board, own.action, torch.cat([pawns, yes_or_no], 1))

@@ -236,7 +236,7 @@ class Policy(PolicyNetwork):
         self.leave, self.reach, self.promote = nn.Linear(w, w), nn.Linear(w, w), nn.Linear(w, 4)
         self.worth = nn.Linear(w, 1) if config.value else None
         if config.exchanges:
-            self.known, self.weigh = nn.Linear(len(KNOWN), 32), nn.Linear(w, 32)
+            self.known, self.weigh = nn.Linear(len(KNOWN), 32), nn.Linear(w, 3 * 32)
             nn.init.zeros_(self.weigh.weight)    # what is known of a move counts for nothing at first
             nn.init.zeros_(self.weigh.bias)
 
@@ -262,9 +262,12 @@ class Policy(PolicyNetwork):
         return self.told(out, x, boards) if self.config.exchanges else out
 
     def told(self, logits: Tensor, x: Tensor, boards: Boards) -> Tensor: # [N,1968] both
-        "What exchanges say of each legal move, weighed by what the trunk sees of the position."
-        e = boards.exchanges()
-        each = (F.relu(self.known(e.figures / 3)) * self.weigh(x.mean(1))[e.board]).sum(1)
+        "What exchanges say of each legal move, weighed by what the trunk sees of the position and of the move's two squares."
+        e, t = boards.exchanges(), _tables(str(x.device))
+        seen = torch.where(boards.turn, 0, 56)[e.board]    # the mover's side of the board
+        whole, start, end = self.weigh(x).chunk(3, 2)
+        weights = whole.mean(1)[e.board] + start[e.board, t.start[e.action] ^ seen] + end[e.board, t.end[e.action] ^ seen]
+        each = (F.relu(self.known(e.figures / 3)) * weights).sum(1)
         return logits.float().index_put((e.board, e.action), each.float(), accumulate=True)
 
     def value(self, x: Tensor) -> Tensor: # [N]
