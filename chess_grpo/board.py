@@ -480,6 +480,48 @@ def legal_mask(self: Boards) -> Tensor: # [N,1968] bool, True = legal
         out[i:i + block].copy_(x.bitwise_and_(t.bit).T)
     return out
 
+# %% ../nbs/api/10_board.ipynb #ae8ced96
+class _Lists(NamedTuple):
+    "Bits of a byte, and what a bit of the planes says."
+    count: Tensor     # [256] int64: how many bits are set
+    first: Tensor     # [256] int64: where they begin in `bits`
+    bits: Tensor      # [1024] int64: which they are
+    action: Tensor    # [2*67*64] int64: by colour (Black, White), plane and from-square; of promotions the first
+
+@lru_cache
+def _lists(device: str) -> _Lists:
+    bits = [[k for k in range(8) if byte >> k & 1] for byte in range(256)]
+    count = torch.tensor([len(x) for x in bits])
+    action, backwards = torch.zeros(2, 67 * 64, dtype=torch.int64), range(len(MOVES) - 1, -1, -1)
+    for a in backwards:
+        plane_bit = _plane_bit(MOVES[a])
+        action[0, plane_bit], action[1, plane_bit] = ACTIONS[_mirror(MOVES[a])], a
+    tables = count, count.cumsum(0) - count, torch.tensor(sum(bits, [])), action.flatten()
+    return _Lists(*(x.to(device) for x in tables))
+
+def _each(count: Tensor) -> tuple[Tensor, Tensor]: # [K] -> [M] which of K; [M] the how-many-th of it
+    row = torch.repeat_interleave(count)
+    return row, torch.arange(len(row), device=row.device) - (count.cumsum(0) - count)[row]
+
+@patch
+def legal_moves(self: Boards) -> tuple[Tensor, Tensor]: # [M] int64, which board; [M] int64, index into MOVES
+    "All legal moves in the order of the boards; those of one board in no order that means anything."
+    t, planes = _lists(self.device), self.legal().planes.T.flatten()    # [N*67]
+    word = planes.nonzero()[:, 0]
+    octets = planes[word].view(torch.uint8)
+    at = octets.nonzero()[:, 0]
+    octet = octets[at].int()
+    row, k = _each(t.count[octet])
+    where, bit = at[row], t.bits[t.first[octet][row] + k]
+    board = torch.div(word, 67, rounding_mode="floor")
+    bit = ((word - 67 * board) * 64)[where >> 3] + (where & 7) * 8 + bit
+    board = board[where >> 3]
+    action = t.action[bit + 67 * 64 * self.turn[board]]
+    promotes = bit >= 64 * 64
+    if not promotes.any(): return board, action
+    row, k = _each(1 + 3 * promotes)
+    return board[row], action[row] + k
+
 # %% ../nbs/api/10_board.ipynb #3284fdc3
 @patch
 def squares(self: Boards) -> Tensor: # [N,64] uint8, index into PIECES
@@ -706,7 +748,7 @@ def _claims(self: Boards) -> Tensor: # [N] int64, FIFTY_MOVES, THREEFOLD_REPETIT
     near = ((self.halfmove >= 99) | twice.any(1)).nonzero()[:, 0]
     fifty, three = self.halfmove >= 100, self.repetitions() >= 3
     if len(near):
-        rows, actions = self[near].legal_mask().nonzero(as_tuple=True)
+        rows, actions = self[near].legal_moves()
         after = self[near[rows]].push(actions)
         fifty[near[rows[(after.halfmove >= 100) & (_or(after.legal().planes) != 0)]]] = True
         three[near[rows[after.repetitions() >= 3]]] = True
@@ -805,7 +847,7 @@ def _count_games(boards: Boards, depth: int, batch: int) -> int:
     if depth == 1:    # a promotion is four moves
         planes = boards.legal().planes
         return int(_count_bits(planes).sum()) + 3 * int(_count_bits(planes[64:]).sum())
-    rows, actions = boards.legal_mask().nonzero(as_tuple=True)
+    rows, actions = boards.legal_moves()
     parts = zip(rows.split(batch), actions.split(batch))
     return sum(_count_games(boards[r].push(a), depth - 1, batch) for r, a in parts)
 

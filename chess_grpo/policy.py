@@ -262,11 +262,12 @@ class Policy(PolicyNetwork):
         return self.told(out, x, boards) if self.config.exchanges else out
 
     def told(self, logits: Tensor, x: Tensor, boards: Boards) -> Tensor: # [N,1968] both
-        "What exchanges say of each legal move, weighed by what the trunk sees of the position and of the move's two squares."
+        "What exchanges say of each legal move, weighed by the position and by the move's two squares."
         e, t = boards.exchanges(), _tables(str(x.device))
         seen = torch.where(boards.turn, 0, 56)[e.board]    # the mover's side of the board
         whole, start, end = self.weigh(x).chunk(3, 2)
-        weights = whole.mean(1)[e.board] + start[e.board, t.start[e.action] ^ seen] + end[e.board, t.end[e.action] ^ seen]
+        leaves, arrives = t.start[e.action] ^ seen, t.end[e.action] ^ seen
+        weights = whole.mean(1)[e.board] + start[e.board, leaves] + end[e.board, arrives]
         each = (F.relu(self.known(e.figures / 3)) * weights).sum(1)
         return logits.float().index_put((e.board, e.action), each.float(), accumulate=True)
 

@@ -25,6 +25,7 @@ from .board import ACTIONS, MOVES, Boards
 from .checkpoint import load_training, training_state
 from .config import Plan, check_frozen, check_memory, check_place, memory_free, placed, step_memory
 from .core import NotFinite, UserError, generator, parse_json, patch, release_memory, write_whole
+from .exchange import Seen
 from .files import read_tensors, write_tensors
 from .games import GameFilter, Played, Skipped, read_games, replayed
 from .judge import kept_out
@@ -129,10 +130,12 @@ def mirrored(
 def validate(
     policy: PolicyNetwork, # in eval mode
     lessons: Lessons, # positions it has not learned from
+    seen: Seen | None = None, # what is known of their moves, if they come again
 ) -> dict[str, float]:
     "Cross-entropy, KL to the target, top-1, top-5, calibration error."
     parts = torch.arange(len(lessons.boards)).split(1024)
-    lp = torch.cat([policy.log_probs(lessons.boards[i].to(policy.device)).cpu() for i in parts])
+    def boards(i: Tensor) -> Boards: return seen.tell(lessons.boards[i], i) if seen else lessons.boards[i]
+    lp = torch.cat([policy.log_probs(boards(i)).cpu() for i in parts])
     best, target = lessons.right, lessons.target
     p, choice = lp.exp().max(1)
     right = best.gather(1, choice[:, None])[:, 0].float()
@@ -252,12 +255,15 @@ class _Order:
     learn: Tensor    # [N] int64, which rows are learned from
     lessons: Callable[[Tensor], Lessons]
     order: Tensor = torch.zeros(0, dtype=torch.int64)    # what is left of this epoch
+    seen: Seen | None = None    # what is known of the moves of all rows; None = it is counted each time
+    moves: int = 0    # of all rows together; 0 = nobody has counted them
 
     def next(self, n: int, g: torch.Generator) -> Lessons:
         while len(self.order) < n:
             self.order = torch.cat([self.order, self.learn[torch.randperm(len(self.learn), generator=g)]])
         rows, self.order = self.order[:n], self.order[n:]
-        return self.lessons(rows)
+        batch = self.lessons(rows)
+        return replace(batch, boards=self.seen.tell(batch.boards, rows)) if self.seen else batch
 
 class _FromShards(_Order):
     "Shards, parted."
@@ -276,7 +282,7 @@ class _FromShards(_Order):
         self.learn = learn[~torch.isin(keys[learn], out)]
         def lessons(rows: Tensor, smoothing: float = c.smoothing) -> Lessons:
             return scored(self.all.labelled(rows), c.target, c.softness, smoothing)
-        self.lessons = lessons
+        self.lessons, self.moves = lessons, len(self.all.scores)
         self.valid = self.lessons(held_back, 0.0)
 
 class _FromGames(_Order):
@@ -320,7 +326,8 @@ def _memory(c: PretrainConfig) -> int: # bytes, about
     else:
         shards = sum(p.stat().st_size for p in Path(c.shards).glob("*.safetensors"))
         valid = min(c.valid, shards // 64)    # a position has 64 squares, and a shard a byte for each
-    return step_memory(c.network, c.batch) + valid * 12 * len(MOVES) * 4 + 2 * shards
+    told = 3 * shards if c.network.exchanges else 0    # of each move more than a shard says of it
+    return step_memory(c.network, c.batch) + valid * 12 * len(MOVES) * 4 + 2 * shards + told
 
 class _Pretraining:
     "A run under way."
@@ -331,6 +338,9 @@ class _Pretraining:
         start = c.start if not resume else None    # that file is not needed any more
         self.policy = (start_from(start, c.network) if start else new_policy(c.network, c.seed)).to(c.device)
         self.data = data or (_FromGames if c.games else _FromShards)(c, progress)
+        tells = c.network.exchanges and c.device == "cpu"    # elsewhere counting is faster than bringing them there
+        self.held_back = Seen(c.valid) if tells else None
+        self.data.seen = Seen(int(self.data.learn.max()) + 1, self.data.moves) if tells and not c.mirror else None
         self.held_out, self.generator = load_labelled(), generator(c.seed)
         self.optimizers, self.start = make_optimizers(self.policy, c), time.monotonic()
         self.done, self.losses, self.dice = 0, [], None
@@ -342,7 +352,7 @@ class _Pretraining:
         self.log = Log(self.folder, c, self.done, say=tqdm.write if progress else lambda text: None)
 
     def judged(self) -> dict:
-        valid = validate(self.policy.eval(), self.data.valid)
+        valid = validate(self.policy.eval(), self.data.valid, self.held_back)
         return valid | quality_row(move_quality(self.policy, self.held_out))
 
     @property
@@ -376,7 +386,7 @@ class _Pretraining:
 @patch
 def loss(self: _Pretraining, batch: Lessons) -> Tensor:
     "Cross-entropy; and the squared error of the value head, if there is one, from the best move's worth."
-    c, boards = self.config, batch.boards.to(self.config.device)
+    c, boards = self.config, self.policy.near(batch.boards)
     with autocast(c.device, torch.bfloat16 if c.bf16 else torch.float32):
         x = self.policy.trunk(boards)
         logits = self.policy.logits(x, boards)
