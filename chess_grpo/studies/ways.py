@@ -4,10 +4,12 @@
 
 # %% auto #0
 __all__ = ['Weights', 'WAYS', 'LOOKS', 'imitate_best', 'prefer_best', 'every_gradient', 'imitate_scores', 'every_move', 'Priced',
-           'EveryMove', 'Way', 'look_at_policy', 'check_kept_run', 'spend', 'Deal', 'Deals', 'best_rate', 'weak_games']
+           'EveryMove', 'regret', 'Harder', 'Deeper', 'Way', 'look_at_policy', 'check_kept_run', 'spend', 'Deal',
+           'Deals', 'best_rate', 'weak_games']
 
 # %% ../../nbs/api/91_study_ways.ipynb #06fa3c71
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Callable, Sequence
 
@@ -31,6 +33,7 @@ from ..rating import random_openings
 from ..rewards import expected
 from ..sampler import Rollout, start_scoring
 from ..scores import Scores, no_scores, put_scores
+from ..starts import put_rows
 from .ladder import Permuted
 from ..train import Trainer, resumed_trainer
 
@@ -132,6 +135,71 @@ class EveryMove(Priced):
             return every_move(policy, boards.to(c.device), self.engine, generator or self.move_generator,
                               how.temperature, c.reward.search_depth, self.reward(boards))
 
+# %% ../../nbs/api/91_study_ways.ipynb #b13e2d5f
+def regret(drawn: Rollout) -> Tensor: # [B], reward; of the first ply
+    "What the likeliest move of each group that was drawn loses to the best one."
+    mask = drawn.mask[..., 0]
+    first = torch.where(mask, drawn.log_probs[..., 0], -torch.inf).argmax(1, keepdim=True)
+    best = torch.where(mask, drawn.rewards[..., 0], -torch.inf).amax(1)
+    return torch.where(mask.any(1), best - drawn.rewards[..., 0].gather(1, first)[:, 0], 0)
+
+class Harder:
+    "Before a Trainer among the bases: half of the starts are positions that were hard when they were last seen."
+    stock, least = 1024, 0.05    # positions that are kept; what the likeliest move must have lost there
+    hard, lost = None, torch.zeros(0)    # Boards, and [K] regret
+
+    def draw_fresh(self, boards: Boards) -> tuple[Rollout, Boards, int]:
+        n = min(len(self.lost), (len(boards) - self.starts.n_live) // 2)
+        if n:
+            picked = torch.multinomial(self.lost, n, generator=self.starts.generator)
+            boards = put_rows(boards, torch.arange(len(boards)) >= len(boards) - n, self.hard[picked])
+            stay = torch.ones_like(self.lost, dtype=torch.bool).index_fill(0, picked, False)
+            self.hard, self.lost = self.hard[stay], self.lost[stay]
+        drawn, boards, again = super().draw_fresh(boards)
+        self._keep(boards, torch.where(self.counts(drawn, boards)[..., 0].any(1), regret(drawn), 0).cpu())
+        return drawn, boards, again
+
+    def _keep(self, boards: Boards, lost: Tensor):
+        "The newest first, as many as there is room for."
+        hard = lost > self.least
+        rest = [self.hard[:self.stock]] if self.hard is not None else []
+        self.hard = Boards.cat([boards[hard], *rest])[:self.stock]
+        self.lost = torch.cat([lost[hard], self.lost])[:self.stock]
+
+    def random_state(self) -> dict[str, Tensor]:
+        kept = {} if self.hard is None else {f"hard.{k}": x.clone() for k, x in vars(self.hard).items() if k[0] != "_"}
+        return super().random_state() | kept | {"hard.lost": self.lost.clone()}
+
+    def set_random_state(self, state: dict[str, Tensor]):
+        super().set_random_state(state)
+        kept = {k[5:]: x for k, x in state.items() if k.startswith("hard.")}
+        self.lost = kept.pop("lost")
+        self.hard = Boards(**kept) if kept else None
+
+class Deeper:
+    "Before a Trainer among the bases: asks again where the policy was sure of a move that another of its group beats."
+    plies, dear = 8, 10    # of that search; evaluations at depth 4 that one takes as long as (2,057 and 206 a second)
+    sure, worse = 0.5, 0.1    # probability; reward
+
+    def draw(self, boards: Boards, *args, **other) -> Rollout:
+        drawn = super().draw(boards, *args, **other)
+        sure = drawn.mask & (drawn.log_probs > math.log(self.sure))
+        best = torch.where(drawn.mask, drawn.rewards, -torch.inf).amax(1, keepdim=True)
+        asks = (sure & (drawn.rewards < best - self.worse)).any(1, keepdim=True) & drawn.mask
+        return self._asked(drawn, boards, asks) if asks.any() and "engine" not in other else drawn
+
+    def _asked(self, drawn: Rollout, boards: Boards, asks: Tensor) -> Rollout: # asks [B,G,1] bool
+        "A move that was drawn twice is asked about once."
+        at = tuple(asks.cpu().nonzero().T)
+        asked, where = torch.stack([at[0], drawn.actions.cpu()[at]], 1).unique(dim=0, return_inverse=True)
+        after = boards.to("cpu")[asked[:, 0]].push(asked[:, 1])
+        scores = Scores(*(getattr(drawn.scores, k).clone() for k in ("cp", "mate", "moves")))
+        put_scores(scores, at, (-start_scoring(self.engine, after, asked[:, 0], self.plies)())[where])
+        self.evaluated += (self.dear - 1) * len(asked)
+        rewards = torch.where(drawn.mask, self.reward(boards)(scores).to(drawn.mask.device), 0)
+        return replace(drawn, scores=scores, rewards=torch.where(asks, rewards, drawn.rewards))
+
+# %% ../../nbs/api/91_study_ways.ipynb #accc49e5
 def _weighing(weights: Weights | None) -> type[Learner]:
     if weights is None: return Learner
     def advantages_of(self, batch: Batch, new: Rescored) -> Tensor: return weights(self, batch, new).float()
@@ -142,22 +210,25 @@ class Way:
     "A way of learning from scores."
     keys: dict = field(default_factory=dict)    # of the configuration
     weights: Weights | None = None    # None = GRPO's advantages
-    every: bool = False    # True = every legal move is scored, not a sample
-    permuted: bool = False    # True = a control: rewards are dealt out anew within each group
+    kinds: tuple[type, ...] = ()    # what stands before `Priced` among the trainer's bases
 
     def trainer(self, price: int) -> type[Trainer]:
         "For a run that may spend so many evaluations."
-        kinds = (Permuted,) * self.permuted + (EveryMove if self.every else Priced,)
-        return type("Priced", kinds, {"price": price, "learner_type": _weighing(self.weights)})
+        more = {"price": price, "learner_type": _weighing(self.weights)}
+        return type("Priced", (*self.kinds, Priced), more)
 
-def _grpo(group: int, batch: int, **other) -> Way: return Way(dict(group=group, batch=batch) | other)
+def _grpo(group: int, batch: int, *kinds: type, **other) -> Way:
+    return Way(dict(group=group, batch=batch) | other, kinds=kinds)
 
 # the batch is such that a step from random weights asks for about 1,000 evaluations
 WAYS: dict[str, Way] = {
     "GRPO, 4 moves": _grpo(4, 256),
     "GRPO, 8 moves": _grpo(8, 144),
     "GRPO, 8 moves, twice the bonus": _grpo(8, 144, entropy_coef=0.4),
-    "GRPO, 8 moves, rewards that say nothing": Way(dict(group=8, batch=144), permuted=True),
+    "GRPO, 8 moves, rewards that say nothing": _grpo(8, 144, Permuted),
+    "GRPO, 8 moves, flat groups drawn again": _grpo(8, 144, resample=2),
+    "GRPO, 8 moves, half of the starts hard": _grpo(8, 144, Harder),
+    "GRPO, 8 moves, deeper where sure and wrong": _grpo(8, 144, Deeper),
     "GRPO, 16 moves": _grpo(16, 80),
     "GRPO, 32 moves": _grpo(32, 52),
     "GRPO, 8 games of 4 plies": _grpo(8, 32, plies=4, advantage_credit="return"),
@@ -165,8 +236,8 @@ WAYS: dict[str, Way] = {
     "PPO, 2 moves, 4 updates": _grpo(2, 512, value=True, advantage_baseline="value", updates=4),
     "expert iteration, 8 moves": Way(dict(group=8, batch=144), imitate_best),
     "DPO, best and worst of 8": Way(dict(group=8, batch=144, entropy_coef=0.0), prefer_best),
-    "policy gradient, every move": Way(dict(batch=40), every_gradient, True),
-    "cross-entropy, every move": Way(dict(batch=40, entropy_coef=0.0), imitate_scores, True),
+    "policy gradient, every move": Way(dict(batch=40), every_gradient, (EveryMove,)),
+    "cross-entropy, every move": Way(dict(batch=40, entropy_coef=0.0), imitate_scores, (EveryMove,)),
 }
 
 # %% ../../nbs/api/91_study_ways.ipynb #ae67fed2
