@@ -308,7 +308,7 @@ def save_policy(
     header = {"config": json.dumps(asdict(policy.config)), "card": json.dumps(card or {})}
     write_tensors(path, "policy", policy.state_dict(), header)
 
-SHIPPED = ("pretrained", "grpo")    # policies that come with the package; data/README.md has their cards
+SHIPPED = ("pretrained", "grpo", "untold")    # policies that come with the package; data/README.md has their cards
 
 def policy_path(
     name: str | Path, # a file, a folder of a run, or one of SHIPPED
