@@ -46,7 +46,7 @@ export: setup
 	@$(BIN)/python -c 'import torch' 2>/dev/null || { \
 	  if [ -z "$(CUDA)" ] && $(PIP) install --dry-run --report - '$(TORCH)' 2>/dev/null | grep -q '"nvidia-\|"name": "triton"'; \
 	  then $(PIP) install '$(TORCH)' $(CPU_TORCH); else $(PIP) install '$(TORCH)'; fi; }
-	@$(PIP) install -c constraints.txt -e '.[dev,text]'
+	@$(PIP) install -c constraints.txt -e '.[dev,text,ray]'
 	@touch $@
 
 stockfish:

@@ -32,16 +32,18 @@ INSTALL = re.compile(r'%pip install -q (\\"[^"]+"|[^\s"]+)')    # of a notebook'
 
 # what needs the extra `text`
 HEAVY = re.compile(r"chess_grpo[./]text|studies\.(manual_grpo_step|same_as_trl)|import (trl|transformers|datasets)"
-                   r"|from (trl|transformers|datasets) |text-data|default_exp text")
+                   r"|from (trl|transformers|datasets) |text-data|default_exp (text|trl)|chess_grpo[./]trl")
+FLEET = re.compile(r"chess_grpo[./]fleet|default_exp fleet")    # and the extra `ray`
 
 
 def installs(write: bool = False) -> list[str]:
     "Notebooks install this package by its name and version (settings.ini), and no more of it than they need."
     name, version = SETTINGS["DEFAULT"]["lib_name"], SETTINGS["DEFAULT"]["version"]
-    ours, wrong = re.compile(rf'\\"{name}(\[text\])?==[^"\\]+\\"'), []
+    ours, wrong = re.compile(rf'\\"{name}(\[[a-z,]+\])?==[^"\\]+\\"'), []
     for path in sorted(ROOT.glob("nbs/**/*.ipynb")):
         text = path.read_text()
-        extra = "[text]" if HEAVY.search(text) else ""
+        extra = ",".join(x for x, needs in (("ray", FLEET), ("text", HEAVY)) if needs.search(text))
+        extra = f"[{extra}]" if extra else ""
         right = ours.sub(lambda m: f'\\"{name}{extra}=={version}\\"', text)
         if write and right != text: path.write_text(right)
         odd = [m[1] for m in INSTALL.finditer(right) if not ours.fullmatch(m[1])]

@@ -241,7 +241,7 @@ WAYS: dict[str, Way] = {
 }
 
 # %% ../../nbs/api/91_study_ways.ipynb #ae67fed2
-LOOKS = (0.1, 0.2, 0.4, 0.7, 1.0)    # shares of the price, after which a run is looked at
+LOOKS = (0.1, 0.3, 1.0)    # shares of the price, after which a run is looked at
 
 def look_at_policy(
     policy: PolicyNetwork, # put into eval mode
