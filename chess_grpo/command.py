@@ -34,6 +34,7 @@ from chess_grpo.claims import (
 from .config import TrainConfig, note_config, read_config
 from .core import SCALES, UserError, data_path, generator, parse_json, write_whole
 from .engine import EngineError, EnginePool
+from .fleet import open_engines
 from .launch import slip
 from .frontier import compare_frontiers, frontier
 from .judge import kept_out, load_judge
@@ -143,16 +144,18 @@ _NOTE = option(
 _SCALE = option("--scale", choices=tuple(RECIPES), help="the recipe of " + ", or of ".join(
     f"{name} ({r.about})" for name, r in RECIPES.items()) + "; other options change it")
 _PLAN = option("--plan", action="store_true", help="say what it would take, and stop there")
+_RAY = option("--ray", metavar="ADDRESS", default="",
+              help="HOST:PORT of a Ray cluster whose nodes' engines are asked, or auto; none = this machine's")
 
 @command("train", "run GRPO and write a report",
          option("--resume", metavar="RUN", help="go on with a stopped run, such as runs/grpo; steps, minutes, "
-                "processes and wandb may be given anew"), _NOTE, _SCALE, _PLAN, config=TrainConfig,
+                "processes and wandb may be given anew"), _NOTE, _SCALE, _PLAN, _RAY, config=TrainConfig,
          again="if a run had begun, its folder keeps a checkpoint: chess-grpo train --resume runs/NAME")
 def _train(args, keys: dict):
     _one_beginning(args)
     config = (read_config(Path(args.resume)) if args.resume else _configured(args)).but(**keys)
     if args.plan or args.scale: print(plan(config), flush=True)
-    if not args.plan: train(config, resume=args.resume)
+    if not args.plan: train(config, resume=args.resume, ray=args.ray)
 
 def _one_beginning(args):
     "A configuration begins with one of these."
@@ -191,7 +194,7 @@ def _share(**values: float):
 
 @command("label", "play games and score every legal move of their positions; what is there already is kept",
          option("--folder", default="runs/shards", help="where the shards are"),
-         option("--shards", type=int, help="how many the folder shall have [25, or the recipe's]"), _SCALE, _PLAN,
+         option("--shards", type=int, help="how many the folder shall have [25, or the recipe's]"), _SCALE, _PLAN, _RAY,
          option("--positions", type=int, default=4096, help="of a shard"),
          option("--depth", type=int, default=4, help="plies searched after each move"),
          option("--random_moves", type=float, default=0.3,
@@ -202,7 +205,7 @@ def _label(args, keys: dict):
     shards = args.shards if args.shards is not None else RECIPES[args.scale].shards if args.scale else 25
     _at_least(1, shards=shards, positions=args.positions, depth=args.depth)
     _share(random_moves=args.random_moves)
-    with EnginePool() as engine:
+    with open_engines(ray=args.ray) as engine:
         if args.plan or args.scale:
             print(plan_labels(args.folder, shards, engine, args.positions, args.depth), flush=True)
         if args.plan: return
@@ -239,7 +242,7 @@ _PRESSES = option("--presses", choices=("yes", "no"), default="no", help="a poli
          option("--against", default="random", metavar="NAME", help=f"{', '.join(LADDER)}; notes: the notes' own "
                 "evaluation; all: the whole ladder; or another policy.safetensors"),
          option("--openings", type=int, default=50, help="openings of each match, two games each"),
-         option("--pgn", default="", help="a file for the games"), _PRESSES,
+         option("--pgn", default="", help="a file for the games"), _PRESSES, _RAY,
          again="finished matches stand above and in the file of the games")
 def _evaluate(args, keys: dict):
     _at_least(1, openings=args.openings)
@@ -254,7 +257,7 @@ def _evaluate(args, keys: dict):
     _print_quality(player, rival)
     some, every = _openings(args.openings), []
     for name in list(LADDER) if args.against == "all" else [args.against]:
-        every += _play(player, name, rival, some)
+        every += _play(player, name, rival, some, args.ray)
         if args.pgn: _write_games(Path(args.pgn), every)
 
 def _openings(n: int) -> list:
@@ -284,10 +287,10 @@ def _print_quality(player: PolicyPlayer, rival: PolicyPlayer | None):
         for h, T, less in compared.table()[1]: print(f"{'less the rival, ' + h:32s}{less}  {T}".rstrip())
         print(f"the curve against the rival's   {compared.verdict}")
 
-def _play(player: PolicyPlayer, name: str, rival: PolicyPlayer | None, openings: list) -> list:
+def _play(player: PolicyPlayer, name: str, rival: PolicyPlayer | None, openings: list, ray: str) -> list:
     if rival: games = play_match(player, rival, openings, progress=True)
-    elif name == "notes": games = notes_match(player, progress=True)
-    else: games = play_rung(player, name, openings, progress=True)
+    elif name == "notes": games = notes_match(player, progress=True, ray=ray)
+    else: games = play_rung(player, name, openings, progress=True, ray=ray)
     print(f"{'against ' + name:32s}{match_result(games, 'policy')}; {rate(games, 'policy')}")
     return games
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .board import MOVES, Boards, random_actions
 from .core import UserError
-from .engine import EnginePool
+from .fleet import open_engines
 from .play import EnginePlayer, Game, Player, Quality, RandomPlayer, play_match
 from .starts import Opening
 from .stats import Figure, paired, wilson
@@ -173,6 +173,7 @@ def play_rung(
     openings: Sequence[Opening], # two games each
     seed: int = 0, # of a random mover
     progress: bool = False, # show a bar
+    ray: str | None = None, # a Ray cluster whose engines play, as in `open_engines`; None = this machine's
 ) -> list[Game]:
     "A match against one of the ladder."
     if rung not in LADDER:
@@ -181,7 +182,7 @@ def play_rung(
         other = RandomPlayer(torch.Generator().manual_seed(seed))
         return play_match(player, other, openings, progress=progress)
     options, go = LADDER[rung]
-    with EnginePool(options=options) as pool:
+    with open_engines(ray=ray, options=options) as pool:
         other = EnginePlayer(pool, go, f"Stockfish, {rung}")
         return play_match(player, other, openings, progress=progress)
 
@@ -226,10 +227,11 @@ def notes_match(
     games: int = 64,
     seed: int = 0, # of the openings
     progress: bool = False,
+    ray: str | None = None, # as in `play_rung`
 ) -> list[Game]:
     "The evaluation of the notes."
     openings = random_openings(games // 2, 6, torch.Generator().manual_seed(seed))
-    return play_rung(player, "skill 2 at 50 ms", openings, progress=progress)
+    return play_rung(player, "skill 2 at 50 ms", openings, progress=progress, ray=ray)
 
 # %% ../nbs/api/33_rating.ipynb #4f83871f
 def compare(

@@ -27,6 +27,7 @@ from chess_grpo.core import (
     NotFinite, UserError, World, cores, data_path, generator, patch, write_whole
 )
 from .engine import EngineError, EnginePool
+from .fleet import open_engines
 from .frontier import Compared, compare_frontiers, frontier
 from .log import Log, StopSignal, new_folder
 from chess_grpo.play import (
@@ -84,6 +85,7 @@ def train(
     progress: bool = True, # show bars and print what happens
     trainer: type[Trainer] = Trainer, # or a subclass of it, such as one with a bug to study
     watch: bool = False, # show a panel under the cell of a notebook instead of bars
+    ray: str | None = None, # a Ray cluster whose engines score, as in `open_engines`; None = this machine's
 ) -> RunResult:
     "Run GRPO: preflight, steps, checkpoints, report."
     kept = read_config(Path(resume)) if resume else TrainConfig()
@@ -94,8 +96,10 @@ def train(
         raise UserError(f"{other[0]} cannot be changed when a run is resumed; "
                         f"{', '.join(AGAIN)} can.")
     progress, watch = progress and not world.rank, watch and not world.rank
-    engines = config.processes or max(1, cores() // world.size)
-    with EnginePool(engines) as engine, StopSignal() as stop:
+    if ray and world.size > 1:
+        raise UserError("Processes that share a run have engines of their own machines: leave --ray out.")
+    engines = config.processes or (None if ray else max(1, cores() // world.size))
+    with open_engines(engines, ray) as engine, StopSignal() as stop:
         run = _Run(config, trainer, engine, world, stop, progress, watch)
         result = run.to_its_end(run.resumed(Path(resume)) if resume else run.begun(Path(root)))
     if not world.rank: run.tell(result)
