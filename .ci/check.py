@@ -32,7 +32,7 @@ INSTALL = re.compile(r'%pip install -q (\\"[^"]+"|[^\s"]+)')    # of a notebook'
 
 # what needs the extra `text`
 HEAVY = re.compile(r"chess_grpo[./]text|studies\.(manual_grpo_step|same_as_trl)|import (trl|transformers|datasets)"
-                   r"|from (trl|transformers|datasets) |text-data|default_exp (text|trl)|chess_grpo[./]trl")
+                   r"|from (trl|transformers|datasets) |text-data|default_exp (text|trl|hub)|chess_grpo[./](trl|hub)")
 FLEET = re.compile(r"default_exp fleet|import (.*, )?(Fleet|start_node)")    # and the extra `ray`
 
 

@@ -122,6 +122,7 @@ def _header(trainer) -> dict[str, str]:
         "config": json.dumps(trainer.config.flat()),
         "guards": json.dumps(trainer.controls.state()),
         "processes": str(trainer.world.size),
+        "engine": trainer.engine.name,
     }
 
 def _meet(trainer): trainer.world.sum(torch.zeros(1))
@@ -182,6 +183,10 @@ def _check_same(trainer, header: dict[str, str], path: Path):
             f"{path} is of a run with another {other[0]}; {', '.join(AGAIN)} may differ, "
             "nothing else."
         )
+    engine = header.get("engine", trainer.engine.name)    # earlier versions did not say
+    if engine != trainer.engine.name:
+        raise UserError(f"{path} is of a run that {engine} scored, and here is {trainer.engine.name}: rewards of two"
+                        " engines are not one run; set CHESS_GRPO_STOCKFISH to the first one.")
     shared = _number(header, "processes", path)
     if shared != trainer.world.size:
         raise UserError(f"{path} is of a run that {shared} processes shared: resume with as many.")

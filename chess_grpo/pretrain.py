@@ -257,6 +257,7 @@ class _Order:
     order: Tensor = torch.zeros(0, dtype=torch.int64)    # what is left of this epoch
     seen: Seen | None = None    # what is known of the moves of all rows; None = it is counted each time
     moves: int = 0    # of all rows together; 0 = nobody has counted them
+    made_by: dict = {}    # engine and depth that scored them; {} = nobody did
 
     def next(self, n: int, g: torch.Generator) -> Lessons:
         while len(self.order) < n:
@@ -282,7 +283,7 @@ class _FromShards(_Order):
         self.learn = learn[~torch.isin(keys[learn], out)]
         def lessons(rows: Tensor, smoothing: float = c.smoothing) -> Lessons:
             return scored(self.all.labelled(rows), c.target, c.softness, smoothing)
-        self.lessons, self.moves = lessons, len(self.all.scores)
+        self.lessons, self.moves, self.made_by = lessons, len(self.all.scores), self.all.settings
         self.valid = self.lessons(held_back, 0.0)
 
 class _FromGames(_Order):
@@ -514,7 +515,7 @@ def finished(self: _Pretraining, stop: StopSignal, progress: bool) -> PretrainRe
     "Policy with its card, summary, match."
     c, seconds = self.config, time.monotonic() - self.start
     found = {"steps": self.done, "seconds": seconds, "positions": len(self.data.learn)}
-    card = found | {"how": "cross-entropy", "seconds": round(seconds), "start": c.start or ""}
+    card = found | {"how": "cross-entropy", "seconds": round(seconds), "start": c.start or ""} | self.data.made_by
     save_policy(self.policy.eval(), self.folder/"policy.safetensors", card)
     def summary(**more):
         text = json.dumps(found | self.log.rows[-1] | more, indent=1) + "\n"

@@ -171,7 +171,8 @@ def finished(self: _Run, result: RunResult, trainer: Trainer, log: Log) -> RunRe
     "Policy with its card, report, match; when a match is broken off the report is there already."
     seconds = sum(v for r in log.rows for k, v in r.items() if k.startswith("time/"))
     card = {"how": "GRPO", "steps": trainer.done, "evaluations": trainer.evaluations,
-            "seconds": round(seconds), "start": self.config.start or ""}
+            "seconds": round(seconds), "start": self.config.start or "", "engine": self.engine.name,
+            "depth": self.config.reward.search_depth}
     save_policy(trainer.policy, self.folder/"policy.safetensors", card)
     write_report(result, log.rows, self.config, self.engine.name)
     if self.config.match_openings and not self.stop.asked:

@@ -9,7 +9,7 @@ __all__ = ['MATE', 'pack_scores', 'unpack_scores', 'score_moves', 'make_shard', 
 # %% ../nbs/api/42_shards.ipynb #4e9f0210
 import json
 import time
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Sequence
 
@@ -240,7 +240,7 @@ def plan_labels(
     part = make_shard(0, 0, engine, positions=trial, games=trial // 2, depth=depth)
     rate = trial / (time.perf_counter() - start)
     size = sum(x.numel() * x.element_size() for x in part.values()) / trial
-    return LabelPlan(there, (shards - there) * positions, size, rate, len(engine.live))
+    return LabelPlan(there, (shards - there) * positions, size, rate, len(engine.pids))
 
 # %% ../nbs/api/42_shards.ipynb #24152aec
 @dataclass(frozen=True, eq=False)
@@ -251,6 +251,7 @@ class Shards:
     start: Tensor    # [N] int64, where each position's scores begin
     # [N] int64, which file a position is from: those of one file are from the same games
     shard: Tensor
+    settings: dict = field(default_factory=dict)    # engine and depth that scored them, as the files say
 
     def __len__(self) -> int: return len(self.boards)
 
@@ -272,11 +273,16 @@ class Shards:
         paths: Sequence[Path], # of shards
     ) -> "Shards":
         "Read and check shards wherever they are."
-        parts = [_read_shard(p)[0] for p in paths]
+        parts, settings = zip(*map(_read_shard, paths))
+        by = [{k: s[k] for k in ("engine", "depth") if k in s} for s in (x or {} for x in settings)]
+        for path, said in zip(paths, by):
+            if said != by[0]:
+                raise UserError(f"{path} was scored by {said}, {paths[0].name} by {by[0]}: scores of two engines"
+                                " or depths are not one data set; keep them in folders of their own.")
         joined = {k: torch.cat([t[k] for t in parts]) for k in parts[0]}
         counts = joined["counts"].long()
         shard = torch.cat([torch.full((len(t["counts"]),), i) for i, t in enumerate(parts)])
-        return cls(_boards_of(joined), joined["scores"], counts.cumsum(0) - counts, shard)
+        return cls(_boards_of(joined), joined["scores"], counts.cumsum(0) - counts, shard, by[0])
 
 # %% ../nbs/api/42_shards.ipynb #27f21fd3
 @patch
