@@ -2,6 +2,7 @@
 # make test    set up, then run every notebook's tests at scale smoke
 # make soak     set up, then try faults of every kind for MINUTES (30), going on where the last soak ended
 # make test-browser  set up, then a real browser plays whole games in JupyterLab and on the local page (pictures in runs/browser)
+# make test-environments  set up .venv-environments with verifiers and OpenEnv, then test those two rooms there
 # make setup   .venv, CPU torch, the package, Stockfish; quick when it is all there   (CUDA=1 takes a GPU build of torch)
 # make export  write chess_grpo/ and README.md from the notebooks
 
@@ -12,7 +13,9 @@ CPU_TORCH := --index-url https://download.pytorch.org/whl/cpu
 VENV = $(shell $(PYTHON) -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])' 2>/dev/null)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: train test test-browser soak setup stockfish export clean
+ENVIRONMENTS := .venv-environments/bin
+
+.PHONY: train test test-browser test-environments soak setup stockfish export clean
 
 train: setup
 	$(BIN)/chess-grpo train $(ARGS)
@@ -24,6 +27,13 @@ test-browser: setup
 	@$(PIP) install -c constraints.txt jupyterlab playwright
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || [ -n "$$CHROMIUM" ] || $(BIN)/python -m playwright install --with-deps chromium
 	$(BIN)/python .ci/browser.py runs/browser
+
+test-environments: stockfish
+	@[ -x $(ENVIRONMENTS)/python ] || $(PYTHON) -m venv .venv-environments
+	$(call get_torch,$(ENVIRONMENTS)/python)
+	@$(ENVIRONMENTS)/python -m pip --disable-pip-version-check --quiet install -c constraints.txt -e '.[dev,verifiers,openenv]'
+	CHESS_GRPO_SCALE=smoke $(ENVIRONMENTS)/nbdev_test --path nbs/api/59_verifiers.ipynb --flags verifiers --n_workers 0
+	CHESS_GRPO_SCALE=smoke $(ENVIRONMENTS)/nbdev_test --path nbs/api/67_openenv.ipynb --flags openenv --n_workers 0
 
 setup: stockfish .venv/installed
 
@@ -41,11 +51,15 @@ export: setup
 	  else echo "Python's venv is missing: run 'sudo apt-get install $(VENV)' and try again."; exit 1; fi; }
 
 # Without a torch, "pip install torch" on Linux takes several GB of CUDA packages; a dry run tells whether this machine's index would.
+define get_torch
+@$(1) -c 'import torch' 2>/dev/null || { pip="$(1) -m pip --disable-pip-version-check --quiet"; \
+  if [ -z "$(CUDA)" ] && $$pip install --dry-run --report - '$(TORCH)' 2>/dev/null | grep -q '"nvidia-\|"name": "triton"'; \
+  then $$pip install '$(TORCH)' $(CPU_TORCH); else $$pip install '$(TORCH)'; fi; }
+endef
+
 .venv/installed: .venv/bin/python settings.ini setup.py constraints.txt | stockfish
 	@echo "setting up .venv (a few minutes the first time)"
-	@$(BIN)/python -c 'import torch' 2>/dev/null || { \
-	  if [ -z "$(CUDA)" ] && $(PIP) install --dry-run --report - '$(TORCH)' 2>/dev/null | grep -q '"nvidia-\|"name": "triton"'; \
-	  then $(PIP) install '$(TORCH)' $(CPU_TORCH); else $(PIP) install '$(TORCH)'; fi; }
+	$(call get_torch,$(BIN)/python)
 	@$(PIP) install -c constraints.txt -e '.[dev,text,ray]'
 	@touch $@
 
@@ -55,4 +69,4 @@ stockfish:
 	  else echo "Stockfish is missing: run 'sudo apt-get install stockfish' (macOS: 'brew install stockfish') and try again, or set CHESS_GRPO_STOCKFISH to its path."; exit 1; fi; }
 
 clean:
-	rm -rf .venv build dist *.egg-info
+	rm -rf .venv .venv-environments build dist *.egg-info

@@ -31,9 +31,10 @@ INSTALL = re.compile(r'%pip install -q (\\"[^"]+"|[^\s"]+)')    # of a notebook'
 
 
 # what needs the extra `text`
-HEAVY = re.compile(r"chess_grpo[./]text|studies\.(manual_grpo_step|same_as_trl)|import (trl|transformers|datasets)"
-                   r"|from (trl|transformers|datasets) |text-data|default_exp (text|trl|hub)|chess_grpo[./](trl|hub)")
+HEAVY = re.compile(r"chess_grpo[./](hub|text(?!\.(answers|tasks)))|studies\.(manual_grpo_step|same_as_trl)"
+                   r"|(import|from) (trl|transformers|datasets)\b|text-data|default_exp (text(?!\.answers)|trl|hub)")
 FLEET = re.compile(r"default_exp fleet|import (.*, )?(Fleet|start_node)")    # and the extra `ray`
+OTHERS = [(x, re.compile(rf"default_exp {x}")) for x in ("verifiers", "openenv")]    # environments of their own
 
 
 def installs(write: bool = False) -> list[str]:
@@ -42,7 +43,7 @@ def installs(write: bool = False) -> list[str]:
     ours, wrong = re.compile(rf'\\"{name}(\[[a-z,]+\])?==[^"\\]+\\"'), []
     for path in sorted(ROOT.glob("nbs/**/*.ipynb")):
         text = path.read_text()
-        extra = ",".join(x for x, needs in (("ray", FLEET), ("text", HEAVY)) if needs.search(text))
+        extra = ",".join(x for x, needs in (("ray", FLEET), ("text", HEAVY), *OTHERS) if needs.search(text))
         extra = f"[{extra}]" if extra else ""
         right = ours.sub(lambda m: f'\\"{name}{extra}=={version}\\"', text)
         if write and right != text: path.write_text(right)

@@ -195,4 +195,7 @@ class ChessEnv:
 
     def get_reward(self) -> float:
         "The mean quality of the moves that were asked for."
-        return sum(self._worth(-scores()).item() for scores in self._earned) / self._most
+        return sum(self._qualities()) / self._most
+
+    def _qualities(self) -> list[float]: # of the moves that were made
+        return [self._worth(-scores()).item() for scores in self._earned]
