@@ -90,4 +90,4 @@ def serve(port: int = 8000):
     import uvicorn
     with EnginePool() as engine: uvicorn.run(make_app(engine), host="127.0.0.1", port=port, log_level="warning")
 
-if __name__ == "__main__" and "IPython" not in sys.modules: serve(*map(int, sys.argv[1:2]))
+if __name__ == "__main__" and globals().get("__spec__"): serve(*map(int, sys.argv[1:2]))
