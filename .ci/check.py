@@ -34,13 +34,14 @@ INSTALL = re.compile(r'%pip install -q (\\"[^"]+"|[^\s"]+)')    # of a notebook'
 HEAVY = re.compile(r"chess_grpo[./](hub|text(?!\.(answers|tasks)))|studies\.(manual_grpo_step|same_as_trl)"
                    r"|(import|from) (trl|transformers|datasets)\b|text-data|default_exp (text(?!\.answers)|trl|hub)")
 FLEET = re.compile(r"default_exp fleet|import (.*, )?(Fleet|start_node)")    # and the extra `ray`
-OTHERS = [(x, re.compile(rf"default_exp {x}")) for x in ("verifiers", "openenv")]    # environments of their own
+# environments of their own
+OTHERS = [(x, re.compile(rf"default_exp {x}")) for x in ("verifiers", "openenv", "lm_eval")]
 
 
 def installs(write: bool = False) -> list[str]:
     "Notebooks install this package by its name and version (settings.ini), and no more of it than they need."
     name, version = SETTINGS["DEFAULT"]["lib_name"], SETTINGS["DEFAULT"]["version"]
-    ours, wrong = re.compile(rf'\\"{name}(\[[a-z,]+\])?==[^"\\]+\\"'), []
+    ours, wrong = re.compile(rf'\\"{name}(\[[a-z_,]+\])?==[^"\\]+\\"'), []
     for path in sorted(ROOT.glob("nbs/**/*.ipynb")):
         text = path.read_text()
         extra = ",".join(x for x, needs in (("ray", FLEET), ("text", HEAVY), *OTHERS) if needs.search(text))
