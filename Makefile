@@ -2,7 +2,7 @@
 # make test    set up, then run every notebook's tests at scale smoke
 # make soak     set up, then try faults of every kind for MINUTES (30), going on where the last soak ended
 # make test-browser  set up, then a real browser plays whole games in JupyterLab and on the local page (pictures in runs/browser)
-# make test-environments  set up .venv-environments with verifiers, OpenEnv and lm_eval, then test their rooms there
+# make test-environments  set up .venv-environments with verifiers, OpenEnv, lm_eval and berserk, then test their rooms there
 # make setup   .venv, CPU torch, the package, Stockfish; quick when it is all there   (CUDA=1 takes a GPU build of torch)
 # make export  write chess_grpo/ and README.md from the notebooks
 
@@ -31,10 +31,9 @@ test-browser: setup
 test-environments: stockfish
 	@[ -x $(ENVIRONMENTS)/python ] || $(PYTHON) -m venv .venv-environments
 	$(call get_torch,$(ENVIRONMENTS)/python)
-	@$(ENVIRONMENTS)/python -m pip --disable-pip-version-check --quiet install -c constraints.txt -e '.[dev,verifiers,openenv,lm_eval]'
-	CHESS_GRPO_SCALE=smoke $(ENVIRONMENTS)/nbdev_test --path nbs/api/59_verifiers.ipynb --flags verifiers --n_workers 0
-	CHESS_GRPO_SCALE=smoke $(ENVIRONMENTS)/nbdev_test --path nbs/api/67_openenv.ipynb --flags openenv --n_workers 0
-	CHESS_GRPO_SCALE=smoke $(ENVIRONMENTS)/nbdev_test --path nbs/api/68_lm_eval.ipynb --flags lm_eval --n_workers 0
+	@$(ENVIRONMENTS)/python -m pip --disable-pip-version-check --quiet install -c constraints.txt -e '.[dev,verifiers,openenv,lm_eval]' berserk
+	@for room in api/59_verifiers api/67_openenv api/68_lm_eval on_lichess; do \
+	  echo $$room; CHESS_GRPO_SCALE=smoke $(ENVIRONMENTS)/nbdev_test --path nbs/$$room.ipynb --flags "verifiers openenv lm_eval lichess" --n_workers 0 || exit 1; done
 
 setup: stockfish .venv/installed
 
