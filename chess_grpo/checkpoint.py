@@ -97,12 +97,13 @@ def save_run(
     "Write state.safetensors, from which a run resumes, and policy.safetensors, which everybody can load."
     if not all(p.isfinite().all() for p in trainer.policy.parameters()):
         raise NotFinite("The policy's weights are not numbers.")
-    if trainer.world.rank: return _save_own(trainer, folder)
-    tensors = _all_tensors(trainer)
-    _meet(trainer)    # all the others have written theirs
-    write_tensors(folder/"state.safetensors", "state", tensors, _header(trainer))
-    _meet(trainer)    # now they may delete the ones before
-    save_policy(trainer.policy, folder/"policy.safetensors")
+    _write_shares(trainer, folder)
+    tensors = None if trainer.world.rank else _all_tensors(trainer)
+    _meet(trainer)    # all have written the shares
+    if not trainer.world.rank: write_tensors(folder/"state.safetensors", "state", tensors, _header(trainer))
+    _meet(trainer)    # now the ones before may go
+    _forget_shares(trainer, folder)
+    if not trainer.world.rank: save_policy(trainer.policy, folder/"policy.safetensors")
     trainer.kept = trainer.done
 
 def _all_tensors(trainer) -> dict[str, Tensor]:
@@ -121,7 +122,7 @@ def _header(trainer) -> dict[str, str]:
         "evaluated": str(trainer.evaluations),
         "config": json.dumps(trainer.config.flat()),
         "guards": json.dumps(trainer.controls.state()),
-        "processes": str(trainer.world.size),
+        "processes": str(trainer.n_shares),
         "engine": trainer.engine.name,
     }
 
@@ -130,15 +131,15 @@ def _meet(trainer): trainer.world.sum(torch.zeros(1))
 def _own_file(folder: Path, rank: int, step: int | str) -> Path:
     return folder/f"state-{rank}-{step}.safetensors"
 
-def _save_own(trainer, folder: Path):
-    "What is this process's own; the one before is kept until the first process has written."
-    rank, path = trainer.world.rank, _own_file(folder, trainer.world.rank, trainer.done)
-    write_tensors(path, "state of one process", trainer.random_state())
-    _meet(trainer)
-    _meet(trainer)
-    trainer.kept = trainer.done
-    for old in folder.glob(f"state-{rank}-*.safetensors"):
-        if old.name != path.name: old.unlink()
+def _write_shares(trainer, folder: Path):
+    "What is each share's own, but for the first, whose is in the whole state."
+    for r in trainer.each_share():
+        if r: write_tensors(_own_file(folder, r, trainer.done), "state of one process", trainer.random_state())
+
+def _forget_shares(trainer, folder: Path):
+    for r in filter(None, trainer.shares):
+        for old in folder.glob(f"state-{r}-*.safetensors"):
+            if old.name != _own_file(folder, r, trainer.done).name: old.unlink()
 
 # %% ../nbs/api/28_checkpoint.ipynb #ae87006e
 def load_run(
@@ -154,10 +155,9 @@ def load_run(
     if sampler and trainer.sampler is not trainer.policy:
         load_weights(trainer.sampler, sampler, str(path))
     trainer.controls.good = part_of(tensors, "good") or None
-    own = _read_own(path, trainer.world.rank, header) if trainer.world.rank else tensors
     guards = parse_json(header.get("guards", "null"), f"the header of {path}")
     try:
-        trainer.set_random_state(own)
+        for r in trainer.each_share(): trainer.set_random_state(_read_own(path, r, header) if r else tensors)
         if guards: trainer.controls.load(guards)
     except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as e:
         raise _not_of_a_run(path, f"{type(e).__name__}: {e}") from None
@@ -188,10 +188,12 @@ def _check_same(trainer, header: dict[str, str], path: Path):
         raise UserError(f"{path} is of a run that {engine} scored, and here is {trainer.engine.name}: rewards of two"
                         " engines are not one run; set CHESS_GRPO_STOCKFISH to the first one.")
     shared = _number(header, "processes", path)
-    if shared != trainer.world.size:
-        raise UserError(f"{path} is of a run that {shared} processes shared: resume with as many.")
+    if shared < 1 or shared % trainer.world.size:
+        raise UserError(f"{path} is of a run that {shared} processes shared: resume with as many, or with a number that"
+                        f" divides {shared}.")
+    if shared != trainer.n_shares: trainer.share_out(shared)
 
 def _read_own(path: Path, rank: int, header: dict[str, str]) -> dict[str, Tensor]:
     step = _number(header, "step", path)
-    advice = "resume with as many processes as the run had"
+    advice = "it belongs beside state.safetensors: copy the whole folder"
     return read_tensors(_own_file(path.parent, rank, step), "state of one process", advice)[1]

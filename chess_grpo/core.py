@@ -185,7 +185,7 @@ def _together():
         said = str(e).strip().splitlines()[0]
         raise UserError(
             f"Another process of this run has ended ({said}): look at its messages, then go on from the"
-            " last checkpoint with as many processes."
+            " last checkpoint with as many processes, or with fewer that divide them."
         ) from None
 
 # %% ../nbs/api/00_core.ipynb #3c3a3d34
