@@ -155,9 +155,10 @@ def load_run(
     if sampler and trainer.sampler is not trainer.policy:
         load_weights(trainer.sampler, sampler, str(path))
     trainer.controls.good = part_of(tensors, "good") or None
+    own = {r: _read_own(path, r, header) if r else tensors for r in trainer.shares}
     guards = parse_json(header.get("guards", "null"), f"the header of {path}")
     try:
-        for r in trainer.each_share(): trainer.set_random_state(_read_own(path, r, header) if r else tensors)
+        trainer.set_random_states(own)
         if guards: trainer.controls.load(guards)
     except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as e:
         raise _not_of_a_run(path, f"{type(e).__name__}: {e}") from None

@@ -63,11 +63,11 @@ class _Actor:
 
 # %% ../nbs/api/17_fleet.ipynb #ea6b6e84
 TASK = 512    # positions of a task, at most; a unit that is larger is a task of its own
-WINDOW = 3    # tasks that a node has at once: two at work, one that waits there
+WINDOW = 3    # tasks that a node has at once: its engines need not wait for the next
 PATIENCE = 120    # seconds until a node must have an engine
 
 def _ray():
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")    # else Ray warns that a GPU is left visible
     try: import ray
     except ImportError as e:
         raise UserError(f'A fleet needs Ray ({e.name} is missing): pip install "chess_grpo[ray]".') from None
@@ -240,14 +240,27 @@ def _serve(self: Fleet):
         try: self._turn(out)
         except Exception as e:
             if self.closed.is_set(): return
-            failed = EngineError(f"The fleet has failed ({type(e).__name__}: {e}).")
-            for task, _ in out.values(): task.call.fail(failed)
-            out.clear()
+            self._fail_all(out, EngineError(f"The fleet has failed ({type(e).__name__}: {e})."))
+
+@patch
+def _fail_all(self: Fleet, out: dict, why: EngineError):
+    "Nobody waits for what cannot come any more; later requests may have more luck."
+    for task, _ in out.values(): task.call.fail(why)
+    out.clear()
+    for a in self.actors: a.asked = 0
+    while True:
+        try: self.todo.get_nowait().call.fail(why)
+        except queue.Empty: break
+    time.sleep(0.1)
 
 @patch
 def _turn(self: Fleet, out: dict):
     "Look for nodes now and then, hand out, wait for whatever comes first."
     if time.monotonic() > self._next_look: self._recruit()
+    late = [ref for ref, (*_, since) in self.coming.items() if time.monotonic() - since > PATIENCE]
+    for ref in late: self.ray.kill(self.coming.pop(ref)[0].handle)
+    if late and not self.actors:
+        self._fail_all(out, EngineError(f"No node of the fleet gave an engine within {PATIENCE} seconds."))
     self._hand_out(out)
     waiting = [*out, *self.coming]
     if not waiting: return self._without()
