@@ -95,13 +95,14 @@ def play_ours(
     batch: int, # games side by side
     seconds: float, # how long to play
     device: str = "cpu",
+    masks: bool = True, # make the mask of legal moves, as python-chess has to; False = only draw one
 ) -> float:    # plies a second
-    "Random self-play with masks on tensors."
+    "Random self-play on tensors."
     g, boards, plies = generator(0, device), Boards.start(batch, device=device), 0
     fresh = Boards.start(batch, device=device)
     fresh.legal()
     def ply(boards):
-        boards = boards.push(random_actions(boards.legal_mask(), g))
+        boards = boards.push(random_actions(boards.legal_mask(), g) if masks else boards.random_moves(g))
         over = boards.outcome() != 0
         return put_rows(boards, over, fresh[:int(over.sum())]) if over.any() else boards
     for _ in range(3): boards = ply(boards)
@@ -122,17 +123,18 @@ from chess_grpo.board import compile_rules
 if sys.argv[3] == "True": compile_rules()
 print("ready", flush=True)
 sys.stdin.readline()
-print(play_ours(int(sys.argv[1]), float(sys.argv[2])))
+print(play_ours(int(sys.argv[1]), float(sys.argv[2]), masks=sys.argv[4] == "True"))
 """
 
 def play_ours_in_processes(
     batch: int, # of all processes together
     seconds: float, # how long to play
     compiled: bool, # with torch.compile
+    masks: bool = True, # as in `play_ours`
 ) -> float:    # plies a second, all processes together
     "`play_ours` in a process a core, one thread each."
     share = max(1, batch // cores())
-    running = [_python(_PLAY_OURS, share, seconds, compiled) for _ in range(cores())]
+    running = [_python(_PLAY_OURS, share, seconds, compiled, masks) for _ in range(cores())]
     for p in running: p.stdout.readline()
     return sum(float(x) for x in _together(running))
 
@@ -172,13 +174,21 @@ def stored_bytes(
     return sum(getattr(boards, f.name).nbytes for f in fields(Boards)) / 64
 
 # %% ../nbs/api/62_bench.ipynb #444e7786
+_LIGHT = " without masks"    # only moves, `push` and the end of the game: another job, compared with its like
+
 def _rules_of_others(batch: int, seconds: float) -> dict[str, float | None]:
-    return {
-        "python-chess": play_python_chess(seconds),
-        "python-chess, a process a core": play_python_chess(seconds, processes=cores()),
-        "python-chess without masks": play_python_chess(seconds, masks=False),
-        "pgx": play_pgx(batch, max(1, round(seconds))),
+    chess = {
+        f"python-chess{many}{'' if masks else _LIGHT}": play_python_chess(seconds, masks, n)
+        for masks in (True, False) for many, n in (("", 1), (", a process a core", cores()))
     }
+    return chess | {"pgx": play_pgx(batch, max(1, round(seconds)))}
+
+def _rules_of_ours(batch: int, seconds: float, device: str, masks: bool, compiled: bool) -> dict[str, float]:
+    end = "" if masks else _LIGHT
+    ours = {f"{'compiled' if compiled else 'eager'}{end}": play_ours(batch, seconds, device, masks)}
+    if device == "cpu" and batch >= 1024 and compiled:
+        ours[f"a process a core{end}"] = play_ours_in_processes(batch, seconds, compiled, masks)
+    return ours
 
 def bench_rules(
     batch: int = 4096,
@@ -187,21 +197,19 @@ def bench_rules(
     compiled: bool = True, # also with torch.compile
     device: str = "cpu",
 ) -> dict:
-    "Plies a second of random self-play, ours and others'."
-    def by_batch(): return {n: play_ours(n, seconds / 4, device) for n in batches}
-    ours = {"eager": play_ours(batch, seconds, device)}
-    table = {"eager": by_batch()}
-    why = compile_rules(device=device) if compiled else "not asked for"
-    if not why:
-        ours["compiled"] = play_ours(batch, seconds, device)
-        table["compiled"] = by_batch()
-    if device == "cpu" and batch >= 1024:
-        ours["a process a core"] = play_ours_in_processes(batch, seconds, not why)
+    "Plies a second of random self-play, ours and others'; each is compared with our best at the same job."
+    ours, table, why = {}, {}, "not asked for"
+    for kind in ("eager", "compiled") if compiled else ("eager",):
+        if kind == "compiled": why = compile_rules(device=device)
+        if kind == "compiled" and why: break
+        for masks in (True, False): ours |= _rules_of_ours(batch, seconds, device, masks, kind == "compiled")
+        table[kind] = {n: play_ours(n, seconds / 4, device) for n in batches}
     compile_rules(False)
-    others, best = _rules_of_others(batch, seconds), max(ours.values())
+    others = _rules_of_others(batch, seconds)
+    best = {light: max(v for k, v in ours.items() if k.endswith(_LIGHT) == light) for light in (True, False)}
     return {
         "batch": batch, "device": device, "plies_a_second": ours | others, "not_compiled": why,
-        "by_batch": table, "ratio": {k: best / v for k, v in others.items() if v},
+        "by_batch": table, "ratio": {k: best[k.endswith(_LIGHT)] / v for k, v in others.items() if v},
         "bytes_a_position": {"no history": stored_bytes(), "16 remembered": stored_bytes(16)},
     }
 
@@ -574,7 +582,7 @@ def _print_rules(rules: dict):
     for k, v in rules["plies_a_second"].items():
         speed = f"{v:12,.0f} plies a second" if v else "   not installed"
         if k in rules["ratio"]: speed += f"; our best is {rules['ratio'][k]:.0f} times as fast"
-        print(f"rules, {k:32s}{speed}")
+        print(f"rules, {k:46s}{speed}")
 
 def _print_engine(engine: list[dict]):
     for r in engine:

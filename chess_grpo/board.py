@@ -776,6 +776,9 @@ def outcome(self: Boards,
     return out
 
 # %% ../nbs/api/10_board.ipynb #d883d3d2
+def _no_move(row: int) -> UserError:
+    return UserError(f"Row {row} has no legal move: leave out games that are over.")
+
 def random_actions(
     mask: Tensor, # [N,A] bool, True = legal; `UserError` names a row without one
     generator: torch.Generator, # on the mask's device
@@ -789,14 +792,44 @@ def random_actions(
         each = (words * 0x0101010101010101).bitwise_right_shift_(56)    # legal actions a word
         count = each.cumsum(1)
         if not count[:, -1].all():
-            row = i + int((count[:, -1] == 0).nonzero()[0])
-            raise UserError(f"Row {row} has no legal move: leave out games that are over.")
+            raise _no_move(i + int((count[:, -1] == 0).nonzero()[0]))
         k = (u[i:i + block] * count[:, -1:]).long().clamp_max(count[:, -1:] - 1)
         word = torch.searchsorted(count, k, right=True)
         k = k - (count - each).gather(1, word)
         inside = words.gather(1, word).view(torch.uint8).cumsum(1, dtype=torch.int64)
         out[i:i + block] = 8 * word[:, 0] + (inside <= k).sum(1)
     return out
+
+# %% ../nbs/api/10_board.ipynb #f4ef019c
+def _counted(planes: Tensor) -> Tensor: # [67,N] int16: the legal moves of each plane
+    count = _count_bits(planes).short()
+    count[64:] *= 4    # a promotion is four moves
+    return count
+
+def _kth_moves(planes: Tensor, turn: Tensor, count: Tensor, k: Tensor) -> Tensor: # ..., [N] int64 -> [N] int64
+    "Of each board's legal moves the k-th, in an order of no meaning."
+    t, upto = _lists(str(planes.device)), count.cumsum(0, dtype=torch.int16)
+    plane = (upto <= k).sum(0, keepdim=True)
+    k = k - (upto - count).gather(0, plane)[0]
+    k, piece = torch.where(plane[0] < 64, k, k >> 2), torch.where(plane[0] < 64, 0, k & 3)
+    octets = planes.gather(0, plane)[0][:, None].view(torch.uint8).int()    # [N,8], the lowest first
+    upto = t.count[octets].cumsum(1)
+    octet = (upto <= k[:, None]).sum(1, keepdim=True)
+    of = octets.gather(1, octet)[:, 0]
+    k = k - (upto.gather(1, octet)[:, 0] - t.count[of])
+    return t.action[64 * plane[0] + 8 * octet[:, 0] + t.bits[t.first[of] + k] + 67 * 64 * turn] + piece
+
+@patch
+def random_moves(self: Boards, # N, games not over; `UserError` names one without a legal move
+    generator: torch.Generator, # on the boards' device
+) -> Tensor: # [N] int64, indices into MOVES
+    "One legal move a board, all equally likely, without a mask."
+    planes = self.legal().planes
+    count = _counted(planes)
+    legal = count.sum(0)
+    if not legal.all(): raise _no_move(int((legal == 0).nonzero()[0]))
+    k = (torch.rand(len(self), generator=generator, device=planes.device) * legal).long()
+    return _kth_moves(planes, self.turn, count, torch.minimum(k, legal - 1))
 
 # %% ../nbs/api/10_board.ipynb #98867f38
 def _code(end: chess.Outcome | None) -> int: return end.termination.value if end else 0
