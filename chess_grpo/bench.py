@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['SMALL', 'play_python_chess', 'play_ours', 'play_ours_in_processes', 'play_pgx', 'stored_bytes', 'bench_rules',
-           'from_async', 'from_files', 'from_pool', 'bench_engine', 'bench_noise', 'bench_overlap', 'bench_sampler',
-           'bench_step', 'bench_learning', 'step_work', 'peak', 'machine', 'write_bench', 'bench']
+           'from_async', 'from_files', 'from_pool', 'bench_engine', 'bench_noise', 'bench_labels', 'bench_overlap',
+           'bench_sampler', 'bench_step', 'bench_learning', 'step_work', 'peak', 'machine', 'write_bench', 'bench']
 
 # %% ../nbs/api/62_bench.ipynb #ce23658d
 import asyncio
@@ -22,6 +22,7 @@ import threading
 import time
 from collections import deque
 from dataclasses import fields
+from itertools import groupby
 from pathlib import Path
 from typing import Callable, Coroutine, Sequence
 from unittest import mock
@@ -41,6 +42,7 @@ from .engine import EnginePool, find_stockfish
 from .policy import Policy, PolicyConfig, new_policy
 from .sampler import plain_sample, sample
 from .scores import no_scores
+from .shards import make_shard
 from .starts import put_rows, random_starts
 from .train import Trainer
 
@@ -278,15 +280,17 @@ def from_files(
     "Stockfish with its commands in a file."
     size = unit or 16
     units = [fens[i:i + size] for i in range(0, len(fens), size)]
-    if unit: units = [sorted(u) for u in units]
+    return _seconds_of_files(units, depth, unit > 0, processes)
+
+def _seconds_of_files(units: Sequence[Sequence[str]], depth: int, clear: bool, processes: int) -> float:
+    if clear: units = [sorted(u) for u in units]
     with tempfile.TemporaryDirectory() as folder:
         for p in range(processes):
-            Path(folder, f"{p}.in").write_text(_questions(units[p::processes], depth, unit > 0))
+            Path(folder, f"{p}.in").write_text(_questions(units[p::processes], depth, clear))
         seconds, _ = _timed(lambda: _answer_files(folder, processes))
         answers = [Path(folder, f"{p}.out").read_text() for p in range(processes)]
-    found = sum(text.count("bestmove") for text in answers)
-    if found != len(fens):
-        raise RuntimeError(f"Stockfish answered {found} of {len(fens)} questions in a file.")
+    found, asked = sum(text.count("bestmove") for text in answers), sum(map(len, units))
+    if found != asked: raise RuntimeError(f"Stockfish answered {found} of {asked} questions in a file.")
     return seconds
 
 # %% ../nbs/api/62_bench.ipynb #792c7c23
@@ -353,6 +357,34 @@ def bench_noise(
         "depth": depth, "positions": n, "differ": (d > 0).float().mean().item(),
         "mean_difference": d.mean().item(), "p90": d.quantile(0.9).item(),
         "pure_differ": (pure.cp != first.cp).float().mean().item(),
+    }
+
+# %% ../nbs/api/62_bench.ipynb #74954c0c
+class _Heard(EnginePool):
+    "A pool that remembers what it is asked: units of positions."
+    def start_scores(self, fens, depth=None, units=None, **how):
+        units = units or range(len(fens))
+        for _, unit in groupby(zip(units, fens), key=lambda x: x[0]): self.asked.append([f for _, f in unit])
+        return super().start_scores(fens, depth, units=list(units), **how)
+
+def bench_labels(
+    positions: int = 2048,
+    depth: int = 4, # plies of the search after each move
+    repeats: int = 3,
+) -> dict:
+    "Positions a second of `make_shard`, and of engines that are asked the same and have nobody to wait for."
+    ours, alone = [], []
+    with _Heard(cores()) as pool:
+        for _ in range(repeats):
+            pool.asked = []
+            ours.append(_timed(lambda: make_shard(0, 0, pool, positions=positions, depth=depth))[0])
+            alone.append(_seconds_of_files(pool.asked, depth, True, cores()))
+    idle = min(from_files([chess.STARTING_FEN] * 2, 1, 1, cores()) for _ in range(3))
+    alone = [s - idle for s in alone]
+    return {
+        "positions": positions, "depth": depth, "evaluations": sum(map(len, pool.asked)),
+        "labels": positions / min(ours), "limit": positions / min(alone), "share_of_limit": min(alone) / min(ours),
+        "share_median": statistics.median(a / o for a, o in zip(alone, ours)),
     }
 
 # %% ../nbs/api/62_bench.ipynb #da749bae
@@ -627,7 +659,9 @@ def bench(
     sampler = bench_sampler(*sizes, repeats=1 if quick else 5)
     _print_sampler(sampler)
     noise = bench_noise(200 if quick else 2000)
+    labels = bench_labels(512 if quick else 4096, repeats=1 if quick else 3)
+    print("labels, depth 4: {labels:,.0f} positions a second, {share_of_limit:.2f} of the limit".format(**labels))
     step = bench_step(steps=2 if quick else 4, repeats=1 if quick else 5)
     _print_step(step)
-    write_bench(path, rules=rules, engine=engine, noise=noise, sampler=sampler, step=step)
+    write_bench(path, rules=rules, engine=engine, noise=noise, labels=labels, sampler=sampler, step=step)
     print(f"written to {Path(path).resolve()}")
