@@ -40,14 +40,17 @@ def model_card(
     shape, weights = asdict(policy.config), sum(p.numel() for p in policy.parameters())
     rows = move_quality(policy.eval(), load_judge()[:positions]).table()
     measured = "\n".join(f"| {name.strip()} | {value} |" for name, value, *_ in rows)
-    made = "\n".join(f"| {k.replace('_', ' ')} | {v} |" for k, v in card.items() if v not in ("", None))
+    made = "\n".join(f"| {_cell(k.replace('_', ' '))} | {_cell(v)} |" for k, v in card.items() if v not in ("", None))
     return _CARD.format(weights=f"{weights:,}", measured=measured, made=made, version=__version__, positions=positions,
-                        shape=", ".join(f"{k} {v}" for k, v in shape.items()))
+                        shape=", ".join(f"{k} {v}" for k, v in shape.items()),
+                        tags="chess, grpo, reinforcement-learning" if card.get("how") == "GRPO" else "chess")
+
+def _cell(x) -> str: return " ".join(str(x).split()).replace("|", "\\|")
 
 _CARD = """---
 library_name: chess_grpo
 license: apache-2.0
-tags: [chess, grpo, reinforcement-learning]
+tags: [{tags}]
 ---
 # A chess policy
 
@@ -113,6 +116,7 @@ class HubPolicy(nn.Module, PyTorchModelHubMixin, library_name="chess_grpo", tags
                             f" ({str(e).splitlines()[0]}).") from None
 
     def _save_pretrained(self, save_directory: Path):
+        (save_directory/"README.md").unlink(missing_ok=True)    # the card of what was there before
         save_policy(self.policy, save_directory/"model.safetensors", self.card)
         config = json.dumps(asdict(self.policy.config), indent=1) + "\n"
         write_whole(save_directory/"config.json", lambda p: p.write_text(config))

@@ -102,13 +102,15 @@ def write_lm_eval(
 ) -> list[Path]: # the YAML files
     "The three tasks, as lm_eval reads them."
     folder, written = Path(folder).resolve(), []
+    if any(x in str(folder) for x in "[]*?"):
+        raise UserError(f"lm_eval takes {folder} for a pattern: choose a folder without [, ], * and ?.")
     try: folder.mkdir(parents=True, exist_ok=True)
     except OSError as e: raise UserError(f"{folder} cannot be made ({e.strerror}): choose another folder.") from None
     for name, make in TASKS.items():
         rows = list(make(load_labelled() if labelled is None else labelled, random.Random(seed)))
         lines = "".join(json.dumps(r) + "\n" for r in rows)
-        text = _YAML.format(name=name, data=json.dumps(str(folder/f"{name}.jsonl")))
+        text = _YAML.format(name=name, data=json.dumps(str(folder/f"{name}.jsonl"), ensure_ascii=False))
         write_whole(folder/f"{name}.jsonl", lambda p, lines=lines: p.write_text(lines))
-        write_whole(folder/f"{name}.yaml", lambda p, text=text: p.write_text(text))
+        write_whole(folder/f"{name}.yaml", lambda p, text=text: p.write_text(text, encoding="utf-8"))
         written.append(folder/f"{name}.yaml")
     return written

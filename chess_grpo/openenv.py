@@ -62,8 +62,9 @@ class ChessEnvironment(Environment[ChessAction, ChessObservation, ChessState]):
     def step(self, action: ChessAction, timeout_s: float | None = None, **unused):
         "Move; the reward is that of this move alone."
         made = len(self.game._earned)
-        try: text = self.game.move(action.move)
-        except UserError as e: return self._seen(str(e), 0.0)
+        if self.game._over and not self.game._failure:
+            return self._seen(f"No move can be made: {self.game._over}.", 0.0)
+        text = self.game.move(action.move)
         new = self.game._qualities()[made:]
         steps, fen = self.at.step_count + 1, self.game._board.fen()
         self.at = ChessState(episode_id=self.at.episode_id, step_count=steps, fen=fen)

@@ -15,10 +15,10 @@ import chess
 from torch import Tensor
 
 from .core import UserError
-from .engine import EnginePool
+from .engine import GO, EnginePool
 from .fen import read_fen
 from .games import read_games
-from .scores import Scores
+from .scores import Scores, no_scores
 from chess_grpo.text.answers import (
     TAGGED, Judged, answer_text, judge_answers, move_prompt, points, read_move, tagged_move
 )
@@ -47,39 +47,46 @@ class StockfishReward:
         self._asked, self._judged = None, None    # the last call's
 
     @property
-    def parts(self) -> list[Callable[..., list[float]]]:
+    def parts(self) -> list[Callable[..., list[float | None]]]:
         "Quality, legality and format as functions of their own."
         return [_Part(self, k) for k in ("quality", "legality", "format")]
 
     def judge(self,
         completions: Sequence, # N texts or lists of messages
         columns: dict, # of the data set
-    ) -> Judged:
+    ) -> Judged: # of the answers that have a position
         "What the answers are worth; the same call is answered once."
         if self.column not in columns:
             raise UserError(f"StockfishReward finds no column {self.column!r} in the data set, which is to hold each"
                             " prompt's position: chess_dataset makes one, or name yours with column=.")
-        asked = list(columns[self.column]), list(map(answer_text, completions))
+        rows = [(f, answer_text(c)) for f, c in zip(columns[self.column], completions, strict=True) if f is not None]
+        asked = [f for f, _ in rows], [text for _, text in rows]
         if asked != self._asked: self._judged, self._asked = judge_answers(*asked, *self.how), asked
         return self._judged
 
-    def __call__(self, completions, log_metric=None, log_extra=None, **columns) -> list[float]:
+    def placed(self, found: Sequence, columns: dict, other=None) -> list:
+        "What was found of the answers that have a position, and `other` for the rest."
+        left = iter(found)
+        return [other if f is None else next(left) for f in columns[self.column]]
+
+    def __call__(self, completions, log_metric=None, log_extra=None, **columns) -> list[float | None]:
         "As a GRPOTrainer calls it."
         j, w = self.judge(completions, columns), self.weights
-        if log_metric is not None:
+        if log_metric is not None and j.moves:
             for k, x in (("quality", j.quality), ("legality", j.legal), ("format", j.formed)):
                 log_metric(f"chess/{k}", x.float().mean().item())
-        if log_extra is not None: log_extra("move", j.moves)
-        return (w.quality * j.quality + w.legality * j.legal + w.format * j.formed).tolist()
+        if log_extra is not None: log_extra("move", self.placed(j.moves, columns, ""))
+        return self.placed((w.quality * j.quality + w.legality * j.legal + w.format * j.formed).tolist(), columns)
 
 class _Part:
     "One part of a reward."
     def __init__(self, whole: StockfishReward, key: str):
         self.whole, self.key, self.__name__ = whole, key, f"move_{key}"
 
-    def __call__(self, completions, **columns) -> list[float]:
+    def __call__(self, completions, **columns) -> list[float | None]:
         j = self.whole.judge(completions, columns)
-        return {"quality": j.quality, "legality": j.legal, "format": j.formed}[self.key].float().tolist()
+        found = {"quality": j.quality, "legality": j.legal, "format": j.formed}[self.key]
+        return self.whole.placed(found.float().tolist(), columns)
 
 # %% ../nbs/api/58_reward.ipynb #2fbc0d84
 def _boards(positions: Sequence[str | chess.Board] | str | Path, most: int | None) -> list[chess.Board]:
@@ -128,12 +135,15 @@ class ChessEnv:
         style: str = "fen", # how the position is shown, as in `move_prompt`
     ):
         if moves < 1: raise UserError(f"moves is {moves}; an episode needs at least 1.")
+        if not GO.fullmatch(opponent):
+            raise UserError(f"The opponent's search is {opponent!r}; write such as 'go nodes 1000'.")
         self._engine, self._depth, self._asked, self._opponent, self._worth = engine, depth, moves, opponent, worth
         self._style, self._earned, self._over, self._board = style, [], "call reset first", chess.Board()
+        self._failure: Exception | None = None
 
     def reset(self, fen: str = chess.STARTING_FEN, **columns) -> str:
         "Begin at a position; what comes back is added to the prompt."
-        self._board, self._earned, self._over = read_fen(fen), [], ""
+        self._board, self._earned, self._over, self._failure = read_fen(fen), [], "", None
         if not any(self._board.legal_moves): raise UserError(f"The game is over in {fen}: there is no move to ask for.")
         self._most = self._asked
         wanted = "one move" if self._most == 1 else f"{self._most} moves"
@@ -172,11 +182,14 @@ class ChessEnv:
         if found is None:
             self._over = "an illegal move has ended it"
             return f"{str(move)[:20]!r} is no legal move: it has ended the game."
-        self._board.push(found)
-        self._earned.append(self._engine.start_scores([self._board.fen()], self._depth))
-        return self._replied()
+        try: return self._made(found)
+        except Exception as e:    # trainers tell a model of an error and go on: get_reward raises it again
+            self._failure, self._over = e, "the engine has failed"
+            raise
 
-    def _replied(self) -> str:
+    def _made(self, move: chess.Move) -> str:
+        self._board.push(move)
+        self._earned.append(self._engine.start_scores([self._board.fen()], self._depth))
         if end := self._ended(): return end
         if len(self._earned) == self._most:
             self._over = "all moves have been made"
@@ -191,6 +204,7 @@ class ChessEnv:
         if end is None: return ""
         self._over = f"it is over by {end.termination.name.lower().replace('_', ' ')}"
         self._most = len(self._earned)    # no further move could be made
+        if end.winner is None: self._earned[-1] = lambda: no_scores(1)
         return f"The game is over: {self._over}."
 
     def get_reward(self) -> float:
@@ -198,4 +212,5 @@ class ChessEnv:
         return sum(self._qualities()) / self._most
 
     def _qualities(self) -> list[float]: # of the moves that were made
+        if self._failure: raise self._failure
         return [self._worth(-scores()).item() for scores in self._earned]

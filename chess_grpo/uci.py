@@ -29,7 +29,7 @@ class Uci:
     def __init__(self,
         policy: Policy, # in eval mode
         name: str = "chess_grpo",
-        # 0 = the likeliest move; also the option Temperature, in hundredths
+        # 0 = the likeliest move, the option Greedy; else the option Temperature, in hundredths
         temperature: float = 0.0,
         seed: int = 0, # of drawn moves
         out: TextIO | None = None, # where answers go, None = standard output

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TAGGED', 'LAST_LINE', 'STYLES', 'MOST', 'move_prompt', 'tagged_move', 'last_line_move', 'bare_move', 'labelled_move',
-           'read_move', 'points', 'answer_text', 'Judged', 'judge_answers', 'exploits']
+           'after_thought', 'read_move', 'points', 'answer_text', 'Judged', 'judge_answers', 'exploits']
 
 # %% ../../nbs/api/57_answers.ipynb #9f7ae73c
 import re
@@ -46,36 +46,47 @@ def move_prompt(
     return "\n".join([*lines, answer])
 
 # %% ../../nbs/api/57_answers.ipynb #8ecbac45
-MOST = 50_000    # characters, the last ones; what stands before them is not read
+MOST = 50_000    # characters of an answer, its thoughts apart; a longer one gives no move
 _TAG = re.compile(r"<move>\s{0,8}([^\s<>]{2,7})\s{0,8}</move>")
-_LAST = re.compile(r"final answer:\s{0,8}\**\s{0,8}([^\s*]{2,7}?)\.?\**", re.IGNORECASE)
+_ANY_TAG = re.compile(r"<\s{0,8}/?\s{0,8}move\b", re.IGNORECASE | re.ASCII)
+_LAST = re.compile(r"final answer:\s{0,8}\**\s{0,8}([^\s*]{2,7}?)\.?\**", re.IGNORECASE | re.ASCII)
+_ANY_LAST = re.compile("final answer:", re.IGNORECASE | re.ASCII)
 
-def _spoken(text: str) -> str: return text[-MOST:].rpartition("</think>")[2]
+def _spoken(text: str) -> str:
+    said = text.rpartition("</think>")[2].strip()
+    return "" if "<think>" in said or len(said) > MOST else said
 
 def tagged_move(
     text: str, # an answer
 ) -> str | None: # a word; whether it is a legal move is asked later
     "What stands in the only <move> of an answer, if it ends there."
-    said = _spoken(text).strip()
-    alone = said.count("<move>") == said.count("</move>") == 1
+    said = _spoken(text)
+    alone = len(_ANY_TAG.findall(said)) == 2 and "<move>" in said
     found = _TAG.fullmatch(said[said.index("<move>"):]) if alone else None
     return found[1] if found else None
 
 def last_line_move(text: str) -> str | None:
     'What the last line says after "Final Answer:", if it is said once.'
-    said = _spoken(text).strip()
+    said = _spoken(text)
     found = _LAST.fullmatch(said.rpartition("\n")[2].strip(" *"))
-    return found[1] if found and said.lower().count("final answer:") == 1 else None
+    return found[1] if found and len(_ANY_LAST.findall(said)) == 1 else None
 
 def bare_move(text: str) -> str | None:
     "An answer that is one word."
-    words = text[:100].split()
-    return words[0] if len(words) == 1 and len(text.strip()) <= 7 else None
+    said = _spoken(text)
+    return said if 0 < len(said) <= 7 and len(said.split()) == 1 else None
 
 def labelled_move(text: str) -> str | None:
     "What follows the only `B:` of a policy answer (50_tasks), if nothing follows it."
-    found = re.fullmatch(rf"\s{{0,8}}({MOVE})", text[-MOST:].rstrip().rpartition("B:")[2])
-    return found[1] if found and text.count("B:") == 1 else None
+    said = _spoken(text)
+    found = re.fullmatch(rf"\s{{0,8}}({MOVE})", said.rpartition("B:")[2])
+    return found[1] if found and said.count("B:") == 1 else None
+
+def after_thought(
+    parse: Callable[[str], str | None], # a reader
+) -> Callable[[str], str | None]:
+    "The reader of a model whose prompt opens the thought: without `</think>` there is no answer yet."
+    return lambda text: parse(text) if "</think>" in text else None
 
 # %% ../../nbs/api/57_answers.ipynb #a52af673
 def read_move(
@@ -84,7 +95,9 @@ def read_move(
 ) -> chess.Move | None: # legal; None = it is no legal move
     "The legal move that a word means."
     if not word or not word.isascii(): return None
-    try: move = board.parse_uci(word) if re.fullmatch(MOVE, word) else board.parse_san(word)
+    if re.fullmatch(MOVE, word):    # python-chess reads e1h1 and e1g1q as castling, too
+        return next((m for m in board.legal_moves if m.uci() == word), None)
+    try: move = board.parse_san(word)
     except ValueError: return None
     return move if move else None    # a null move is falsy
 
@@ -101,9 +114,14 @@ def answer_text(
     "What a model said last."
     if isinstance(completion, str): return completion
     last = completion[-1] if completion else {}
-    said = last.get("content") if last.get("role") == "assistant" else None
-    if isinstance(said, (list, tuple)): said = "".join(x.get("text", "") for x in said if x.get("type") == "text")
-    return said or ""
+    if last.get("role") != "assistant" or last.get("tool_calls"): return ""    # who calls a tool has not answered yet
+    said = last.get("content")
+    return "".join(map(_text, said)) if isinstance(said, (list, tuple)) else said if isinstance(said, str) else ""
+
+def _text(part: str | dict) -> str:
+    "What a part of a message says."
+    if isinstance(part, str): return part
+    return str(part.get("text") or "") if isinstance(part, dict) and part.get("type") == "text" else ""
 
 @dataclass(frozen=True, eq=False)
 class Judged:
