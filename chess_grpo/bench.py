@@ -42,7 +42,7 @@ from .engine import EnginePool, find_stockfish
 from .policy import Policy, PolicyConfig, new_policy
 from .sampler import plain_sample, sample
 from .scores import no_scores
-from .shards import make_shard
+from .shards import write_shards
 from .starts import put_rows, random_starts
 from .train import Trainer
 
@@ -368,16 +368,18 @@ class _Heard(EnginePool):
         return super().start_scores(fens, depth, units=list(units), **how)
 
 def bench_labels(
-    positions: int = 2048,
+    positions: int = 2048, # in two shards
     depth: int = 4, # plies of the search after each move
     repeats: int = 3,
 ) -> dict:
-    "Positions a second of `make_shard`, and of engines that are asked the same and have nobody to wait for."
+    "Positions a second of `write_shards`, and of engines that are asked the same and have nobody to wait for."
     ours, alone = [], []
     with _Heard(cores()) as pool:
         for _ in range(repeats):
             pool.asked = []
-            ours.append(_timed(lambda: make_shard(0, 0, pool, positions=positions, depth=depth))[0])
+            with tempfile.TemporaryDirectory() as folder:
+                how = dict(positions=positions // 2, depth=depth, progress=False)
+                ours.append(_timed(lambda: write_shards(folder, 2, pool, **how))[0])
             alone.append(_seconds_of_files(pool.asked, depth, True, cores()))
     idle = min(from_files([chess.STARTING_FEN] * 2, 1, 1, cores()) for _ in range(3))
     alone = [s - idle for s in alone]

@@ -192,13 +192,14 @@ def _together():
 class World:
     "The processes that share this run."
     def __init__(self):
-        self.rank, self.size = 0, 1
+        self.rank, self.size, self.here = 0, 1, 1    # here = how many of them are on this machine
         size = os.environ.get("WORLD_SIZE", "1")
         if not size.isdigit():
             raise UserError(f"WORLD_SIZE is {size!r}; a launcher sets it to the number of processes.")
         if int(size) < 2: return
         state = _process_state()
         self.rank, self.size = state.process_index, state.num_processes
+        self.here = int(os.environ.get("LOCAL_WORLD_SIZE") or self.size)
 
     def sum(self,
         x: torch.Tensor, # the same shape in every process

@@ -95,7 +95,9 @@ class Fleet:
         self.coming: dict = {}    # Ray's reference -> actor, address, since when
         self.restarts = self.evaluated = 0    # actors that were lost; searches answered
         self.most_asked = 0    # tasks that were out at once, at most
-        self.refused: set[str] = set()    # nodes that came later, with another engine
+        self.refused: set[str] = set()    # nodes that came later, with another engine or none
+        self.failed_starts: dict[str, int] = {}    # of nodes, since their last success
+        self.why = ""    # the last one failed
         self._joined = self._join(address)
         self._next_look = 0.0
         try: self._begin()
@@ -179,10 +181,13 @@ def _welcome(self: Fleet, ref, first: bool = False):
     actor, where, _ = self.coming.pop(ref)
     try: about = self.ray.get(ref)
     except self.ray.exceptions.RayError as e:
+        why = [line for line in str(e).splitlines() if "Error" in line] or str(e).splitlines() or [""]
         alive = {n["NodeID"] for n in self.ray.nodes() if n["Alive"]}
-        if not first or actor.node not in alive: return
-        why = [line for line in str(e).splitlines() if "Error" in line] or str(e).splitlines()
-        raise UserError(f"Node {where} has no engine: {why[-1].strip()}") from None
+        if first and actor.node in alive: raise UserError(f"Node {where} has no engine: {why[-1].strip()}") from None
+        self.why = f" (node {where}: {why[-1].strip()})"
+        self.failed_starts[actor.node] = self.failed_starts.get(actor.node, 0) + 1
+        if self.failed_starts[actor.node] >= self.retries: self.refused.add(actor.node)
+        return
     if first and not self.actors:
         self.name, self.knows_wdl, self.offered = (about[k] for k in ("name", "knows_wdl", "offered"))
     if about["name"] != self.name:
@@ -193,6 +198,7 @@ def _welcome(self: Fleet, ref, first: bool = False):
         self.refused.add(actor.node)
         return
     actor.engines = about["engines"]
+    self.failed_starts.pop(actor.node, None)
     self.actors.append(actor)
 
 # %% ../nbs/api/17_fleet.ipynb #777bffea
@@ -223,18 +229,23 @@ def submit(self: Fleet,
 def _cut(
     self: Fleet, fens: Sequence[str], units: Sequence[int] | None
 ) -> Iterator[list[dict[str, list[int]]]]:
-    "Tasks, so small that every node has some and no task is empty."
-    size = max(16, min(TASK, len(fens) // (2 * WINDOW * max(1, len(self.actors)))))
+    "Tasks of whole units, so small that every node has some, so large that every engine has some."
+    engines = [a.engines for a in self.actors] or [1]
     if units is None:
-        for part in _alone(fens, size): yield [part]
+        for part in _alone(fens, _task_size(len(fens), engines, TASK)): yield [part]
         return
-    parts: list[dict] = []
-    for part in _together(fens, units):
-        if parts and sum(map(len, parts)) + len(part) > size:
-            yield parts
-            parts = []
-        parts.append(part)
-    if parts: yield parts
+    whole = list(_together(fens, units))
+    size = _task_size(len(whole), engines, TASK * len(whole) // max(1, sum(map(len, whole))))
+    for i in range(0, len(whole), size): yield whole[i:i + size]
+
+def _task_size(
+    n: int, # units of a request
+    engines: Sequence[int], # of each node
+    most: int, # units that hold TASK positions
+) -> int: # units of a task
+    "A node holds WINDOW tasks: as many as give each engine two units, if there are so many, are never too many."
+    share = -(-n // (WINDOW * len(engines)))    # of a node that gets its part at once
+    return max(1, min(share, 16), min(share, -(-2 * max(engines) // WINDOW)), min(most, share // 2))
 
 # %% ../nbs/api/17_fleet.ipynb #99a8296f
 @patch
@@ -271,7 +282,9 @@ def _turn(self: Fleet, out: dict):
     if not waiting: return self._without()
     for ref in self.ray.wait(waiting, num_returns=1, timeout=0.2)[0]:
         if ref in self.coming: self._welcome(ref)
-        else: self._collect(ref, *out.pop(ref))
+        else:
+            self._collect(ref, *out[ref])
+            del out[ref]    # now, so that it fails with the others where that failed
 
 @patch
 def _hand_out(self: Fleet, out: dict):
@@ -281,8 +294,11 @@ def _hand_out(self: Fleet, out: dict):
         except queue.Empty: return
         if task.call.error: continue
         actor = min(room, key=lambda a: a.asked / max(1, a.engines))
+        try: ref = actor.handle.search.remote([list(part) for part in task.parts], *task.what)
+        except Exception as e:
+            task.call.fail(EngineError(f"A task cannot be sent ({type(e).__name__}: {e})."))
+            continue
         actor.asked += 1
-        ref = actor.handle.search.remote([list(part) for part in task.parts], *task.what)
         out[ref] = task, actor
         self.most_asked = max(self.most_asked, len(out))
 
@@ -292,11 +308,11 @@ def _without(self: Fleet):
     if self.actors: return
     try: task = self.todo.get(timeout=0.1)
     except queue.Empty: return
+    self.todo.put(task)
     self._recruit()
-    if self.coming: self.todo.put(task)
-    else:
-        fen = next(iter(task.parts[0]))
-        task.call.fail(EngineError(f"No node of the fleet is left; {fen} has no score."))
+    if self.coming: return
+    task = self.todo.get()
+    task.call.fail(EngineError(f"No node of the fleet is left{self.why}; {next(iter(task.parts[0]))} has no score."))
 
 @patch
 def _collect(self: Fleet, ref, task: _Task, actor: _Actor):

@@ -98,7 +98,7 @@ def train(
     progress, watch = progress and not world.rank, watch and not world.rank
     if ray and world.size > 1:
         raise UserError("Processes that share a run have engines of their own machines: leave --ray out.")
-    engines = config.processes or (None if ray else max(1, cores() // world.size))
+    engines = config.processes or (None if ray else max(1, cores() // world.here))
     with open_engines(engines, ray) as engine, StopSignal() as stop:
         run = _Run(config, trainer, engine, world, stop, progress, watch)
         result = run.to_its_end(run.resumed(Path(resume)) if resume else run.begun(Path(root)))

@@ -7,8 +7,10 @@ __all__ = ['MATE', 'pack_scores', 'unpack_scores', 'score_moves', 'make_shard', 
            'Shards']
 
 # %% ../nbs/api/42_shards.ipynb #4e9f0210
+import collections
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Sequence
@@ -184,6 +186,7 @@ def write_shards(
     engine: EnginePool,
     seed: int = 0,
     progress: bool = True, # show a bar
+    at_once: int | None = None, # shards that are made side by side; None = as many as keep all engines busy
     **how, # positions, games, depth, random_moves and exclude, as in make_shard
 ) -> Path:
     "Make what is missing."
@@ -193,10 +196,15 @@ def write_shards(
         raise UserError(f"{folder} cannot be made ({e.strerror}): choose another folder.") from None
     told = {k: v for k, v in how.items() if k != "exclude"}
     settings = {"seed": seed, "engine": engine.name} | told
-    for i in tqdm(range(shards), desc=f"shards in {folder}", disable=not progress):
+    def make(i: int):
         path = folder/f"shard_{i:05d}.safetensors"
         if path.exists(): _check_settings(path, settings)
         else: _write_shard(path, make_shard(seed, i, engine, **how), settings)
+    # what a shard asks is answered before it goes on: engines without a question take another shard's
+    threads = ThreadPoolExecutor(at_once or 1 + -(-2 * len(engine.pids) // how.get("games", 256)))
+    bar = tqdm(threads.map(make, range(shards)), total=shards, desc=f"shards in {folder}", disable=not progress)
+    try: collections.deque(bar, 0)
+    finally: threads.shutdown(wait=False, cancel_futures=True)    # those under way end with the engines
     return folder
 
 def _check_settings(path: Path, settings: dict):
