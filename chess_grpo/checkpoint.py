@@ -99,7 +99,8 @@ def save_run(
         raise NotFinite("The policy's weights are not numbers.")
     _write_shares(trainer, folder)
     tensors = None if trainer.world.rank else _all_tensors(trainer)
-    _meet(trainer)    # all have written the shares
+    own = torch.tensor([trainer.evaluations], dtype=torch.float64)
+    trainer.scored = int(trainer.world.sum(own).item())    # and all have written the shares
     if not trainer.world.rank: write_tensors(folder/"state.safetensors", "state", tensors, _header(trainer))
     _meet(trainer)    # now the ones before may go
     _forget_shares(trainer, folder)
@@ -119,7 +120,7 @@ def _all_tensors(trainer) -> dict[str, Tensor]:
 def _header(trainer) -> dict[str, str]:
     return {
         "step": str(trainer.done),
-        "evaluated": str(trainer.evaluations),
+        "evaluated": str(trainer.scored),    # by the engines of all processes
         "config": json.dumps(trainer.config.flat()),
         "guards": json.dumps(trainer.controls.state()),
         "processes": str(trainer.n_shares),
@@ -163,7 +164,8 @@ def load_run(
     except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as e:
         raise _not_of_a_run(path, f"{type(e).__name__}: {e}") from None
     trainer.done = trainer.kept = _number(header, "step", path, trainer.config.steps)
-    trainer.evaluated = _number(header, "evaluated", path) - trainer.engine.evaluated
+    before = _number(header, "evaluated", path)
+    trainer.evaluated = (0 if trainer.world.rank else before) - trainer.engine.evaluated
 
 def _not_of_a_run(path: Path, why: str) -> UserError:
     return UserError(f"{path} is not the checkpoint of a run ({why}); give the folder that chess-grpo"

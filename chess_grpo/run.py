@@ -170,7 +170,7 @@ def to_its_end(self: _Run, trainer: Trainer) -> RunResult:
 def finished(self: _Run, result: RunResult, trainer: Trainer, log: Log) -> RunResult:
     "Policy with its card, report, match; when a match is broken off the report is there already."
     seconds = sum(v for r in log.rows for k, v in r.items() if k.startswith("time/"))
-    card = {"how": "GRPO", "steps": trainer.done, "evaluations": trainer.evaluations,
+    card = {"how": "GRPO", "steps": trainer.done, "evaluations": trainer.scored,
             "seconds": round(seconds), "start": self.config.start or "", "engine": self.engine.name,
             "depth": self.config.reward.search_depth}
     save_policy(trainer.policy, self.folder/"policy.safetensors", card)
