@@ -185,13 +185,6 @@ def _rules_of_others(batch: int, seconds: float) -> dict[str, float | None]:
     }
     return chess | {"pgx": play_pgx(batch, max(1, round(seconds)))}
 
-def _rules_of_ours(batch: int, seconds: float, device: str, masks: bool, compiled: bool) -> dict[str, float]:
-    end = "" if masks else _LIGHT
-    ours = {f"{'compiled' if compiled else 'eager'}{end}": play_ours(batch, seconds, device, masks)}
-    if device == "cpu" and batch >= 1024 and compiled:
-        ours[f"a process a core{end}"] = play_ours_in_processes(batch, seconds, compiled, masks)
-    return ours
-
 def bench_rules(
     batch: int = 4096,
     seconds: float = 4.0, # for each contender
@@ -204,8 +197,11 @@ def bench_rules(
     for kind in ("eager", "compiled") if compiled else ("eager",):
         if kind == "compiled": why = compile_rules(device=device)
         if kind == "compiled" and why: break
-        for masks in (True, False): ours |= _rules_of_ours(batch, seconds, device, masks, kind == "compiled")
+        ours |= {f"{kind}{end}": play_ours(batch, seconds, device, not end) for end in ("", _LIGHT)}
         table[kind] = {n: play_ours(n, seconds / 4, device) for n in batches}
+    if device == "cpu" and batch >= 1024:
+        for end in ("", _LIGHT):
+            ours[f"a process a core{end}"] = play_ours_in_processes(batch, seconds, not why, not end)
     compile_rules(False)
     others = _rules_of_others(batch, seconds)
     best = {light: max(v for k, v in ours.items() if k.endswith(_LIGHT) == light) for light in (True, False)}

@@ -7,7 +7,6 @@ __all__ = ['MATE', 'pack_scores', 'unpack_scores', 'score_moves', 'make_shard', 
            'Shards']
 
 # %% ../nbs/api/42_shards.ipynb #4e9f0210
-import collections
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -203,7 +202,8 @@ def write_shards(
     # what a shard asks is answered before it goes on: engines without a question take another shard's
     threads = ThreadPoolExecutor(at_once or 1 + -(-2 * len(engine.pids) // how.get("games", 256)))
     bar = tqdm(threads.map(make, range(shards)), total=shards, desc=f"shards in {folder}", disable=not progress)
-    try: collections.deque(bar, 0)
+    try:
+        for _ in bar: pass
     finally: threads.shutdown(wait=False, cancel_futures=True)    # those under way end with the engines
     return folder
 
