@@ -437,14 +437,15 @@ def _rules(bits: Tensor, turn: Tensor, castling: Tensor, ep: Tensor, t: _Tables)
     own, opp = torch.where(turn, both[6], both[7]), torch.where(turn, both[7], both[6])
     return _legal(torch.cat([both[:6], own[None], opp[None]]), both[8], both[9], t)
 
-_compiled = None    # what `compile_rules` makes of `_rules`
+_compiled: dict[Callable, Callable] = {}    # what `compile_rules` makes of these functions
+
+def _best_of(f: Callable, n: int) -> Callable: return _compiled.get(f, f) if n > 1 else f
 
 @patch
 def legal(self: Boards) -> Legal:
     "Legal moves by plane, checks and attacks, computed once a batch."
     if "_legal" not in self.__dict__:
-        rules = _compiled if _compiled and len(self) > 1 else _rules
-        found = rules(self.bits, self.turn, self.castling, self.ep, _tables(self.device))
+        found = _best_of(_rules, len(self))(self.bits, self.turn, self.castling, self.ep, _tables(self.device))
         object.__setattr__(self, "_legal", found)
     return self._legal
 
@@ -801,35 +802,40 @@ def random_actions(
     return out
 
 # %% ../nbs/api/10_board.ipynb #f4ef019c
-def _counted(planes: Tensor) -> Tensor: # [67,N] int16: the legal moves of each plane
-    count = _count_bits(planes).short()
-    count[64:] *= 4    # a promotion is four moves
-    return count
+def _kth_bit(x: Tensor, k: Tensor) -> Tensor: # [N] int64; [N] int64, 0 = the lowest -> [N] int64, 0..63
+    "Where the k-th set bit is: half of what is left is thrown away, six times."
+    at = torch.zeros_like(x)
+    for width in (32, 16, 8, 4, 2, 1):
+        low = _count_bits(x >> at & (1 << width) - 1)
+        k, at = torch.where(k < low, k, k - low), torch.where(k < low, at, at + width)
+    return at
 
-def _kth_moves(planes: Tensor, turn: Tensor, count: Tensor, k: Tensor) -> Tensor: # ..., [N] int64 -> [N] int64
-    "Of each board's legal moves the k-th, in an order of no meaning."
-    t, upto = _lists(str(planes.device)), count.cumsum(0, dtype=torch.int16)
-    plane = (upto <= k).sum(0, keepdim=True)
-    k = k - (upto - count).gather(0, plane)[0]
-    k, piece = torch.where(plane[0] < 64, k, k >> 2), torch.where(plane[0] < 64, 0, k & 3)
-    octets = planes.gather(0, plane)[0][:, None].view(torch.uint8).int()    # [N,8], the lowest first
-    upto = t.count[octets].cumsum(1)
-    octet = (upto <= k[:, None]).sum(1, keepdim=True)
-    of = octets.gather(1, octet)[:, 0]
-    k = k - (upto.gather(1, octet)[:, 0] - t.count[of])
-    return t.action[64 * plane[0] + 8 * octet[:, 0] + t.bits[t.first[of] + k] + 67 * 64 * turn] + piece
+def _draw(
+    planes: Tensor, # [67,N] int64
+    turn: Tensor, # [N] bool
+    u: Tensor, # [N] float, within [0,1)
+    action: Tensor, # of `_Lists`
+) -> tuple[Tensor, Tensor]: # [N] int64: legal moves; [N] int64: one of them, in an order of no meaning
+    each = _count_bits(planes).int()
+    upto = torch.cat([each[:64], 4 * each[64:]]).cumsum(0)    # a promotion is four moves
+    legal = upto[-1]
+    k = torch.minimum((u * legal).long(), legal - 1)
+    plane = (upto <= k).sum(0)
+    k = k - torch.where(plane > 0, upto.gather(0, (plane - 1).clamp_min(0)[None])[0], 0)
+    promotes = plane >= 64
+    bit = 64 * plane + _kth_bit(planes.gather(0, plane[None])[0], torch.where(promotes, k >> 2, k))
+    return legal, action[bit + 67 * 64 * turn] + torch.where(promotes, k & 3, 0)
 
 @patch
 def random_moves(self: Boards, # N, games not over; `UserError` names one without a legal move
     generator: torch.Generator, # on the boards' device
 ) -> Tensor: # [N] int64, indices into MOVES
     "One legal move a board, all equally likely, without a mask."
-    planes = self.legal().planes
-    count = _counted(planes)
-    legal = count.sum(0)
+    u = torch.rand(len(self), generator=generator, device=self.device)
+    draw = _best_of(_draw, len(self))
+    legal, actions = draw(self.legal().planes, self.turn, u, _lists(self.device).action)
     if not legal.all(): raise _no_move(int((legal == 0).nonzero()[0]))
-    k = (torch.rand(len(self), generator=generator, device=planes.device) * legal).long()
-    return _kth_moves(planes, self.turn, count, torch.minimum(k, legal - 1))
+    return actions
 
 # %% ../nbs/api/10_board.ipynb #98867f38
 def _code(end: chess.Outcome | None) -> int: return end.termination.value if end else 0
@@ -917,31 +923,35 @@ def check_perft(
     return positions, nodes
 
 # %% ../nbs/api/10_board.ipynb #261eeb6d
-def _same_rules(fast: Callable, n: int, device: str) -> bool:
-    "Do compiled and eager rules give the same bits for `n` boards?"
+def _same(f: Callable, fast: Callable, *args) -> bool:
+    "Does the compiled function give the same bits?"
+    return all(torch.equal(x, y) for x, y in zip(fast(*args), f(*args)))
+
+def _tried(rules: Callable, draw: Callable, n: int, device: str) -> bool:
+    "Do both give the same bits as eager mode for `n` boards?"
     b = Boards.start(n, device=device)
-    args = b.bits, b.turn, b.castling, b.ep, _tables(b.device)
-    return all(torch.equal(x, y) for x, y in zip(fast(*args), _rules(*args)))
+    if not _same(_rules, rules, b.bits, b.turn, b.castling, b.ep, _tables(b.device)): return False
+    u = torch.arange(n, device=device) / n
+    return _same(_draw, draw, b.legal().planes, b.turn, u, _lists(b.device).action)
 
 def compile_rules(
     on: bool = True, # False = back to eager
     device: str = "cpu", # where the boards will be
 ) -> str: # "" = compiled; else why not, and everything goes on in eager mode
-    "Compile the legal-move generator: half a minute once, then a tenth of the time, the same bits."
-    global _compiled
-    _compiled = None
+    "Compile the legal-move generator and the draw of `random_moves`: a minute once, then the same bits, faster."
+    _compiled.clear()
     if not on: return "switched off"
-    fast = torch.compile(_rules, dynamic=True)
+    rules, draw = (torch.compile(f, dynamic=True) for f in (_rules, _draw))
     # sizes that no table has, or the compiler takes two dimensions for one; the second call settles
     # the guards
-    try: same = _same_rules(fast, 37, device) and _same_rules(fast, 53, device)
+    try: same = _tried(rules, draw, 37, device) and _tried(rules, draw, 53, device)
     except RuntimeError as e:
         return (
             f"torch.compile does not work here ({str(e).strip().splitlines()[0]}): install a C++"
             " compiler, such as g++"
         )
     if not same: return "torch.compile gives other bits here"
-    _compiled = fast
+    _compiled.update({_rules: rules, _draw: draw})
     return ""
 
 # %% ../nbs/api/10_board.ipynb #fc5bbe6b
