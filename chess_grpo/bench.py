@@ -369,7 +369,8 @@ def bench_labels(
     repeats: int = 3,
 ) -> dict:
     "Positions a second of `write_shards`, and of engines that are asked the same and have nobody to wait for."
-    ours, alone = [], []
+    ours, alone, threads = [], [], torch.get_num_threads()
+    torch.set_num_threads(1)    # as the command does
     with _Heard(cores()) as pool:
         for _ in range(repeats):
             pool.asked = []
@@ -377,6 +378,7 @@ def bench_labels(
                 how = dict(positions=positions // 2, depth=depth, progress=False)
                 ours.append(_timed(lambda: write_shards(folder, 2, pool, **how))[0])
             alone.append(_seconds_of_files(pool.asked, depth, True, cores()))
+    torch.set_num_threads(threads)
     idle = min(from_files([chess.STARTING_FEN] * 2, 1, 1, cores()) for _ in range(3))
     alone = [s - idle for s in alone]
     return {

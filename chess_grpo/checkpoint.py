@@ -99,12 +99,11 @@ def save_run(
         raise NotFinite("The policy's weights are not numbers.")
     _write_shares(trainer, folder)
     tensors = None if trainer.world.rank else _all_tensors(trainer)
-    own = torch.tensor([trainer.evaluations], dtype=torch.float64)
-    trainer.scored = int(trainer.world.sum(own).item())    # and all have written the shares
+    trainer.count()    # and all have written the shares
     if not trainer.world.rank: write_tensors(folder/"state.safetensors", "state", tensors, _header(trainer))
     _meet(trainer)    # now the ones before may go
     _forget_shares(trainer, folder)
-    if not trainer.world.rank: save_policy(trainer.policy, folder/"policy.safetensors")
+    if not trainer.world.rank: save_policy(trainer.policy, folder/"policy.safetensors", trainer.card)
     trainer.kept = trainer.done
 
 def _all_tensors(trainer) -> dict[str, Tensor]:

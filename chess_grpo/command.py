@@ -154,7 +154,7 @@ _RAY = option("--ray", metavar="ADDRESS", default="",
 def _train(args, keys: dict):
     _one_beginning(args)
     config = (read_config(Path(args.resume)) if args.resume else _configured(args)).but(**keys)
-    if args.plan or args.scale: print(plan(config), flush=True)
+    if args.plan or args.scale: print(plan(config, args.ray), flush=True)
     if not args.plan: train(config, resume=args.resume, ray=args.ray)
 
 def _one_beginning(args):
@@ -205,6 +205,7 @@ def _label(args, keys: dict):
     shards = args.shards if args.shards is not None else RECIPES[args.scale].shards if args.scale else 25
     _at_least(1, shards=shards, positions=args.positions, depth=args.depth)
     _share(random_moves=args.random_moves)
+    torch.set_num_threads(1)    # engines have the cores: threads that wait for each other would take them away
     with open_engines(ray=args.ray) as engine:
         if args.plan or args.scale:
             print(plan_labels(args.folder, shards, engine, args.positions, args.depth), flush=True)
@@ -500,7 +501,7 @@ def _claims(args, keys: dict):
          option("--seed", type=int, default=0, help="of the games"),
          again="finished parts are kept, and the same command makes the rest")
 def _text_data(args, keys: dict):
-    from chess_grpo.text.samples import make_samples, write_samples
+    from chess_grpo.text.samples import make_samples, samples_card, write_samples
     if min(args.policy, args.environment) < 0 or not 0 < args.test < args.policy + args.environment:
         raise UserError(f"test is {args.test}; it must be above 0 and leave some of the "
                         f"{args.policy + args.environment} samples for training.")
@@ -508,9 +509,12 @@ def _text_data(args, keys: dict):
         parts = Path(args.folder)/"parts"
         samples = make_samples(args.policy, args.environment, args.seed, engine, args.depth, progress=True,
                                keep=parts)
+        card = samples_card(engine.name, train=len(samples) - args.test, test=args.test, policy=args.policy,
+                            environment=args.environment, depth=args.depth, seed=args.seed)
     folder = Path(args.folder)
     write_samples(folder/"train.parquet", samples[:-args.test])
     write_samples(folder/"test.parquet", samples[-args.test:])
+    write_whole(folder/"README.md", lambda p: p.write_text(card))
     shutil.rmtree(parts, ignore_errors=True)    # they have done their work
     print(
         f"{len(samples) - args.test} samples to learn from and {args.test} for testing in"

@@ -144,6 +144,8 @@ class TrainConfig(Config):
         50, "openings of the match against a random mover, two games each; 0 = no match", least=0
     )
     processes: int | None = key(None, "Stockfish processes; none = one a core", above=0, was=0)
+    shares: int | None = key(None, "parts of a batch, each with games of its own: as many learners, or a "
+                             "number that divides it, can go on with the run; none = as many as begin it", above=0)
     bf16: bool | None = key(None, "sample and learn in bfloat16 where that is safe (autocast); none = where this "
                             "processor is faster with it")
     device: str = key("auto", "cpu, cuda, or auto: cuda where there is one")

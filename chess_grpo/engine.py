@@ -654,6 +654,12 @@ def _begin(path, options, deadline, retries, first, known, pool, shared):
     while not known.wait(0.5) and not shared[1].is_set(): pass
     _serve(pool, 0, *shared)
 
+def _alike(pool, process: _Process) -> _Process:
+    "Scores of two versions are not the same function, also where one was installed over the other meanwhile."
+    if process.name == pool.name: return process
+    process.kill()
+    raise _Fault(f"{pool.path} is {process.name} now, and was {pool.name}")
+
 def _serve(pool, slot, work, closed, live):
     "The thread of one process: feed it, collect, replace it when it fails."
     failures = 0    # to start a process, in a row
@@ -661,7 +667,7 @@ def _serve(pool, slot, work, closed, live):
         while not closed.is_set():
             try:
                 if live[slot] is None:
-                    live[slot] = _Process(pool.path, pool.options, pool.deadline)
+                    live[slot] = _alike(pool, _Process(pool.path, pool.options, pool.deadline))
                 failures = 0
                 if not _turn(pool, slot, work, live[slot], len(live)): break
             except (_Fault, OSError, ValueError) as fault:
@@ -801,7 +807,7 @@ def submit(
     kept = self.cache_size and not order_dependent and "movetime" not in go
     call = _Call(len(fens), self.closed, parse, then)
     for members in self._members(fens, units):
-        key = (tuple(members), go, multipv, wdl, parse) if kept else None
+        key = (self.name, tuple(members), go, multipv, wdl, parse) if kept else None
         sealed = _sealed(len(members), units, order_dependent)
         unit = _Unit(list(members), go, settings, call, list(members.values()), sealed, key)
         call.expect()

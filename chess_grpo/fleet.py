@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Callable, Iterator, Sequence
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from .core import UserError, patch
@@ -27,11 +28,14 @@ from chess_grpo.engine import (
     EngineError, EnginePool, _alone, _Call, _together, parse_answer, parse_score
 )
 from .fen import positions
+from .shards import make_shard
 
 # %% ../nbs/api/17_fleet.ipynb #3027f1e2
 class _Post:
     "The pool of a node, in an actor of its own."
-    def __init__(self, how: dict): self.pool = EnginePool(**how)
+    def __init__(self, how: dict):
+        torch.set_num_threads(1)    # engines have the cores
+        self.pool = EnginePool(**how)
 
     def about(self) -> dict:
         "What it is."
@@ -46,12 +50,17 @@ class _Post:
         found = self.pool.search(fens, go, units, multipv, parse=parse, wdl=wdl)
         return np.array(found, dtype=np.int32) if parse is parse_score else found
 
+    def shard(self, seed: int, index: int, how: dict) -> list[dict[str, Tensor]]:
+        "Positions with labels, all of it here."
+        return [make_shard(seed, index, self.pool, **how)]
+
 @dataclass(eq=False)
 class _Task:
-    "Whole units that go to a node together."
-    parts: list[dict[str, list[int]]]    # FEN -> its places in the caller's list
-    what: tuple    # the rest of what `_Post.search` is asked
+    "Whole units that go to a node together, or a shard."
+    parts: list[dict[str, list[int]]]    # FEN, or the name of a shard -> its places in the caller's list
+    what: tuple    # what `_Post.shard` is asked, and `_Post.search` beside its parts
     call: _Call
+    shard: bool = False
     failures: int = 0
     answers: list = field(default_factory=list)
 
@@ -137,11 +146,14 @@ def _join(self: Fleet, address: str | None) -> bool: # True = the cluster is to 
         return False
     quiet = dict(logging_level=logging.ERROR, log_to_driver=False)
     if not address: quiet["include_dashboard"] = False
+    before = signal.getsignal(signal.SIGTERM)
     try: self.ray.init(address=address or "local", **quiet)
     except (ConnectionError, ValueError, RuntimeError) as e:
         raise UserError(f"The Ray cluster at {address} cannot be joined ({str(e).splitlines()[0]}): start it with"
                         " ray start --head, set the same RAY_AUTH_MODE and RAY_AUTH_TOKEN here as there, and run the"
                         " same versions of Ray and Python.") from None
+    if callable(before) and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)    # Ray puts its own in the place of the caller's
     return True
 
 @patch
@@ -153,7 +165,13 @@ def _begin(self: Fleet):
     while self.coming:
         for ref in self.ray.wait(list(self.coming), timeout=1)[0]: self._welcome(ref, first=True)
         late = [where for _, where, since in self.coming.values() if time.monotonic() - since > PATIENCE]
-        if late: raise UserError(f"Node {late[0]} gave no engine within {PATIENCE} seconds.")
+        if late: raise UserError(f"Node {late[0]} gave no engine within {PATIENCE} seconds{self._held()}.")
+
+@patch
+def _held(self: Fleet) -> str:
+    "Whether the CPUs are there that an actor waits for."
+    free, of = (f().get("CPU", 0) for f in (self.ray.available_resources, self.ray.cluster_resources))
+    return f" ({free:.0f} of the cluster's {of:.0f} CPUs are free; a second fleet or another program has the others)"
 
 @patch
 def _recruit(self: Fleet):
@@ -226,6 +244,26 @@ def submit(self: Fleet,
     return call
 
 @patch
+def shard(self: Fleet,
+    seed: int, # this and the rest as in `chess_grpo.shards.make_shard`
+    index: int,
+    **how,
+) -> dict[str, Tensor]:
+    "A shard, made by one node: games, rules and search are its work, and only what is finished travels."
+    call = _Call(1, self.closed, parse_answer, lambda: None)
+    call.expect()
+    self.todo.put(_Task([{f"shard {index}": [0]}], (seed, index, how), call, shard=True))
+    call.finish()
+    made = call.wait()[0]
+    self.evaluated += len(made["scores"]) - 1    # the shard itself was counted as one
+    return made
+
+@patch(as_prop=True)
+def shards_at_once(self: Fleet) -> int:
+    "As many as the nodes may have, and engines that wait for one shard's rules work for another."
+    return WINDOW * max(1, len(self.actors))
+
+@patch
 def _cut(
     self: Fleet, fens: Sequence[str], units: Sequence[int] | None
 ) -> Iterator[list[dict[str, list[int]]]]:
@@ -294,7 +332,9 @@ def _hand_out(self: Fleet, out: dict):
         except queue.Empty: return
         if task.call.error: continue
         actor = min(room, key=lambda a: a.asked / max(1, a.engines))
-        try: ref = actor.handle.search.remote([list(part) for part in task.parts], *task.what)
+        try:
+            if task.shard: ref = actor.handle.shard.remote(*task.what)
+            else: ref = actor.handle.search.remote([list(part) for part in task.parts], *task.what)
         except Exception as e:
             task.call.fail(EngineError(f"A task cannot be sent ({type(e).__name__}: {e})."))
             continue

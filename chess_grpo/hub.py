@@ -80,8 +80,8 @@ On {positions} positions that nobody learns from, every legal move scored by Sto
 | shape | {shape} |
 | with | chess_grpo {version} |
 
-`chess-grpo evaluate policy.safetensors` measures it again; `chess-grpo label`, `pretrain` and `train`, each with
-`--scale cpu`, make another one.
+`chess-grpo evaluate FOLDER`, with the folder that holds this page, measures it again; `chess-grpo label`, `pretrain`
+and `train`, each with `--scale cpu`, make another one.
 """
 
 # %% ../nbs/api/47_hub.ipynb #cdbcf4c7

@@ -37,7 +37,7 @@ def label(
         answers = engine.multipv(fens[some], depth)
         for fen, pieces, lines in zip(fens[some], count[some], answers):
             moves = {move: _as_label(line) for move, line in lines.items()}
-            out.append({"fen": fen, "phase": phase_of(pieces), "moves": moves})
+            out.append({"fen": fen, "phase": phase_of(pieces), "moves": moves, "engine": engine.name, "depth": depth})
     return out
 
 def _as_label(line: Line) -> int | str:
@@ -88,6 +88,10 @@ def labelled_from(
 ) -> Labelled:
     "Records as tensors."
     _check_records(records)
+    made_by = {(r["engine"], r.get("depth")): None for r in records if "engine" in r}
+    if len(made_by) > 1:
+        first, other, *_ = (f"{engine} at depth {depth}" for engine, depth in made_by)
+        raise UserError(f"Some of these positions were scored by {first}, some by {other}: two engines are two tasks.")
     boards = Boards.from_fens([r["fen"] for r in records])
     cp, mate, moves = torch.zeros(3, len(records), len(MOVES), dtype=torch.int32)
     known = torch.zeros(len(records), len(MOVES), dtype=torch.bool)

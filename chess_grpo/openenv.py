@@ -48,9 +48,10 @@ class ChessEnvironment(Environment[ChessAction, ChessObservation, ChessState]):
         moves: int = 10, # of an episode
         depth: int = 4, # plies of the search that scores a move
         opponent: str = "go nodes 1000", # how the engine looks for its reply
+        style: str = "fen", # how the position is shown, as in `move_prompt`
     ):
         super().__init__()
-        self.game, self.at = ChessEnv(engine, depth, moves, opponent), ChessState(episode_id=str(uuid4()))
+        self.game, self.at = ChessEnv(engine, depth, moves, opponent, style=style), ChessState(episode_id=str(uuid4()))
 
     def reset(self, seed: int | None = None, episode_id: str | None = None, fen: str | None = None, **unused):
         "Begin at a position; at one of random play where only a seed is given, else at the initial position."

@@ -316,7 +316,8 @@ def policy_path(
     "Where a policy is."
     if str(name) in SHIPPED and not Path(name).exists(): return data_path(f"{name}.safetensors")
     if not Path(name).is_dir(): return Path(name)
-    if (Path(name)/"policy.safetensors").is_file(): return Path(name)/"policy.safetensors"
+    for file in ("policy.safetensors", "model.safetensors"):    # of a run; of `HubPolicy`
+        if (Path(name)/file).is_file(): return Path(name)/file
     raise UserError(f"{name} is a folder without a policy.safetensors; name the file, or one of"
                     f" {', '.join(SHIPPED)}.")
 

@@ -381,7 +381,7 @@ class _Pretraining:
         self.losses.append(loss.item())
         if self.done % 20 == 0: release_memory()
         if c.keep_every and self.done % c.keep_every == 0:
-            save_policy(self.policy, self.folder/f"policy_{self.done:06d}.safetensors")
+            save_policy(self.policy, self.folder/f"policy_{self.done:06d}.safetensors", self.card)
 
 # %% ../nbs/api/44_pretrain.ipynb #b09344cc
 @patch
@@ -408,7 +408,7 @@ def look(self: _Pretraining, rate: float) -> dict:
         "seconds": time.monotonic() - self.start,
         **self.judged(),
     }
-    save_policy(self.policy, self.folder/"policy.safetensors")
+    save_policy(self.policy, self.folder/"policy.safetensors", self.card)
     if c.match_every and c.match_openings and self.done % c.match_every == 0:
         row["match/skill0"] = weakest(c.match_openings, self.policy).points
     self.log.write(row)
@@ -510,13 +510,20 @@ def pretrain(
 
 def _to_go_on(folder: Path) -> str: return f"go on with: chess-grpo pretrain --resume {folder}"
 
+@patch(as_prop=True)
+def card(self: _Pretraining) -> dict:
+    "How the policy came to be, as far as it is."
+    c = self.config
+    return {"how": "cross-entropy", "steps": self.done, "seconds": round(time.monotonic() - self.start),
+            "positions": len(self.data.learn), "start": c.start or "",
+            "command": f"chess-grpo pretrain {c.options()}"} | self.data.made_by
+
 @patch
 def finished(self: _Pretraining, stop: StopSignal, progress: bool) -> PretrainResult:
     "Policy with its card, summary, match."
     c, seconds = self.config, time.monotonic() - self.start
     found = {"steps": self.done, "seconds": seconds, "positions": len(self.data.learn)}
-    card = found | {"how": "cross-entropy", "seconds": round(seconds), "start": c.start or ""} | self.data.made_by
-    save_policy(self.policy.eval(), self.folder/"policy.safetensors", card)
+    save_policy(self.policy.eval(), self.folder/"policy.safetensors", self.card)
     def summary(**more):
         text = json.dumps(found | self.log.rows[-1] | more, indent=1) + "\n"
         write_whole(self.folder/"summary.json", lambda p: p.write_text(text))

@@ -23,8 +23,8 @@ class Recipe:
 _LARGE = dict(width=512, layers=6, heads=8, expansion=4, bf16=True)
 RECIPES: dict[str, Recipe] = {
     "cpu": Recipe(
-        "two hours on two cores, as large as the shipped policies", 130,
-        PretrainConfig.of(softness=0.05, valid=4000, steps=100_000, minutes=65.0, bf16=True),
+        "three hours on two cores, as large as the shipped policies", 130,
+        PretrainConfig.of(softness=0.05, valid=4000, steps=100_000, minutes=130.0, bf16=False),
         TrainConfig.of(start="runs/pretrain", steps=600, learning_rate=1.25e-4),
     ),
     "gpu": Recipe(

@@ -170,10 +170,7 @@ def to_its_end(self: _Run, trainer: Trainer) -> RunResult:
 def finished(self: _Run, result: RunResult, trainer: Trainer, log: Log) -> RunResult:
     "Policy with its card, report, match; when a match is broken off the report is there already."
     seconds = sum(v for r in log.rows for k, v in r.items() if k.startswith("time/"))
-    card = {"how": "GRPO", "steps": trainer.done, "evaluations": trainer.scored,
-            "seconds": round(seconds), "start": self.config.start or "", "engine": self.engine.name,
-            "depth": self.config.reward.search_depth}
-    save_policy(trainer.policy, self.folder/"policy.safetensors", card)
+    save_policy(trainer.policy, self.folder/"policy.safetensors", trainer.card | {"seconds": round(seconds)})
     write_report(result, log.rows, self.config, self.engine.name)
     if self.config.match_openings and not self.stop.asked:
         result = self.played(result, trainer)
@@ -226,7 +223,8 @@ def keep(self: _Run, trainer: Trainer):
     c = self.config
     if trainer.done % c.save_every == 0: trainer.save(self.folder)
     if c.keep_every and trainer.done % c.keep_every == 0:
-        save_policy(trainer.policy, self.folder/f"policy_{trainer.done:06d}.safetensors")
+        trainer.count()
+        save_policy(trainer.policy, self.folder/f"policy_{trainer.done:06d}.safetensors", trainer.card)
 
 def _short(row: dict) -> dict[str, str]:
     "For the bar."
@@ -417,11 +415,12 @@ def media_of(result: RunResult) -> dict[str, str]: # name -> a page
 # %% ../nbs/api/63_run.ipynb #6fc6ff0d
 def plan(
     config: TrainConfig,
+    ray: str | None = None, # a Ray cluster whose engines score, as for `train`
 ) -> Plan:
     "Reckon memory, measure a step."
     c = placed(check(config))
     part = c.but(batch=max(1, c.batch // 8), preflight="off")
-    with EnginePool(c.processes or 0) as engine:
+    with open_engines(c.processes or (None if ray else 0), ray) as engine:
         trainer = Trainer(part, engine)
         trainer.step()
         start = time.perf_counter()

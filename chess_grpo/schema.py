@@ -8,6 +8,7 @@ __all__ = ['key', 'part', 'Leaf', 'leaves', 'get', 'but', 'flat', 'check', 'with
 
 # %% ../nbs/api/01_schema.ipynb #5b426cac
 import math
+import shlex
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import lru_cache
 from types import UnionType
@@ -216,6 +217,13 @@ class Config:
         "Keys whose values are not the same."
         mine, theirs = flat(self), flat(other)
         return [k for k in mine if mine[k] != theirs[k]]
+
+    def options(self) -> str:
+        "What differs from the defaults, as `read_word` takes it on a command line."
+        def word(value) -> str:
+            if isinstance(value, bool): return "yes" if value else "no"
+            return "none" if value is None else shlex.quote(str(value))
+        return " ".join(f"--{k} {word(get(self, k))}" for k in self.differs(type(self)()))
 
 # %% ../nbs/api/01_schema.ipynb #75b167ce
 def read_word(

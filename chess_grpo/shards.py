@@ -11,14 +11,15 @@ import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
-from typing import Sequence
+from typing import Callable, Sequence
 
 import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from .board import Boards
+from .board import MOVES, Boards
 from .core import UserError, generator, patch
 from .engine import EnginePool
 from .files import parse_json, read_tensors, write_tensors
@@ -57,10 +58,11 @@ def score_moves(
     # [K] int16 scores of all legal moves, the mover's view, by position, then in the order of
     # MOVES; [N] int64, how many each position has
     "Score what each legal move leads to."
-    mask = boards.legal_mask()
-    row, action = mask.nonzero().T
+    row, action = boards.legal_moves()    # no mask is needed: only their order
+    order = (row * len(MOVES) + action).argsort()
+    row, action = row[order], action[order]
     scores = start_scoring(engine, boards[row].push(action), row, depth)()
-    return pack_scores(-scores), mask.sum(1)
+    return pack_scores(-scores), row.bincount(minlength=len(boards))
 
 # %% ../nbs/api/42_shards.ipynb #8510eafe
 def _new_games(
@@ -179,6 +181,14 @@ def _check_columns(tensors: dict[str, Tensor], path: Path):
         raise UserError(f"{path}: its scores are not those of its legal moves.")
 
 # %% ../nbs/api/42_shards.ipynb #8c700e45
+def _side_by_side(engine: EnginePool, games: int) -> int: # shards
+    "What a shard asks is answered before it goes on: engines without a question take another shard's."
+    return getattr(engine, "shards_at_once", 1 + -(-2 * len(engine.pids) // games))
+
+def _maker(engine: EnginePool) -> Callable:
+    "A fleet makes whole shards where its engines are."
+    return getattr(engine, "shard", partial(make_shard, engine=engine))
+
 def write_shards(
     folder: str | Path,
     shards: int, # how many the folder shall have
@@ -195,12 +205,12 @@ def write_shards(
         raise UserError(f"{folder} cannot be made ({e.strerror}): choose another folder.") from None
     told = {k: v for k, v in how.items() if k != "exclude"}
     settings = {"seed": seed, "engine": engine.name} | told
+    made = _maker(engine)
     def make(i: int):
         path = folder/f"shard_{i:05d}.safetensors"
         if path.exists(): _check_settings(path, settings)
-        else: _write_shard(path, make_shard(seed, i, engine, **how), settings)
-    # what a shard asks is answered before it goes on: engines without a question take another shard's
-    threads = ThreadPoolExecutor(at_once or 1 + -(-2 * len(engine.pids) // how.get("games", 256)))
+        else: _write_shard(path, made(seed, i, **how), settings)
+    threads = ThreadPoolExecutor(at_once or _side_by_side(engine, how.get("games", 256)))
     bar = tqdm(threads.map(make, range(shards)), total=shards, desc=f"shards in {folder}", disable=not progress)
     try:
         for _ in bar: pass
@@ -239,15 +249,18 @@ def plan_labels(
     engine: EnginePool,
     positions: int = 4096, # of a shard
     depth: int = 4, # plies searched after each move
-    trial: int = 512, # positions that are labelled to measure it
+    trial: int = 512, # positions that are labelled to measure it, of each shard that is made side by side
 ) -> LabelPlan:
     "Time a small part, reckon the rest."
     there = sum((Path(folder)/f"shard_{i:05d}.safetensors").is_file() for i in range(shards))
-    make_shard(0, 1, engine, positions=16, games=16, depth=depth)    # starts the engines
-    start = time.perf_counter()
-    part = make_shard(0, 0, engine, positions=trial, games=trial // 2, depth=depth)
-    rate = trial / (time.perf_counter() - start)
-    size = sum(x.numel() * x.element_size() for x in part.values()) / trial
+    made = _maker(engine)
+    made(0, 1, positions=16, games=16, depth=depth)    # starts the engines
+    games = max(1, trial // 2)
+    many, start = _side_by_side(engine, games), time.perf_counter()
+    def part(i: int): return made(0, i, positions=trial, games=games, depth=depth)
+    with ThreadPoolExecutor(many) as threads: first, *_ = threads.map(part, range(many))
+    rate = many * trial / (time.perf_counter() - start)
+    size = sum(x.numel() * x.element_size() for x in first.values()) / trial
     return LabelPlan(there, (shards - there) * positions, size, rate, len(engine.pids))
 
 # %% ../nbs/api/42_shards.ipynb #24152aec

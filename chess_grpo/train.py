@@ -55,7 +55,7 @@ class Trainer:
         freeze(self.policy, c.optimizer.freeze)
         self.controls = Controls(self.make_guards(), keep_good=c.guards.nonfinite == "rollback")
         self.learner = self.make_learner()
-        self.share_out(self.world.size)
+        self.share_out(c.shares or self.world.size)
         self.held_out = load_labelled()
 
     def make_guards(self) -> list[Guard]:
@@ -94,6 +94,8 @@ def share_out(self: Trainer,
     c = self.config
     if c.batch % shares:
         raise UserError(f"batch is {c.batch}; it must be a multiple of the {shares} processes that share it.")
+    if shares % self.world.size:
+        raise UserError(f"shares is {shares}; it must be a multiple of the {self.world.size} processes.")
     self.n_shares, self.shares = shares, {}
     for r in range(self.world.rank, shares, self.world.size):
         starts = Starts(c.starts, c.batch, c.steps, c.seed, self.engine, c.reward.search_depth, Share(r, shares))
@@ -122,6 +124,18 @@ def stopped(self: Trainer) -> str:
 def evaluations(self: Trainer) -> int:
     "Positions the engine has scored since the first step."
     return self.evaluated + self.engine.evaluated
+
+@patch
+def count(self: Trainer):
+    "Evaluations of all processes, as the card says them."
+    self.scored = int(self.world.sum(torch.tensor([self.evaluations], dtype=torch.float64)).item())
+
+@patch(as_prop=True)
+def card(self: Trainer) -> dict:
+    "How the policy came to be, as far as it is."
+    c = self.config
+    return {"how": "GRPO", "steps": self.done, "evaluations": self.scored, "start": c.start or "",
+            "engine": self.engine.name, "depth": c.reward.search_depth, "command": f"chess-grpo train {c.options()}"}
 
 @patch
 def quality(self: Trainer) -> Quality:
@@ -339,11 +353,11 @@ def choose(self: Trainer, boards: Boards) -> Tensor: # [N] actions
 
 @patch
 def _shared(self: Trainer, row: dict) -> dict:
-    "The mean over processes; evaluations are summed."
+    "The mean over processes; what is counted is summed."
     if self.world.size == 1: return row
-    total = self.world.sum(torch.tensor(list(row.values()), dtype=torch.float64))
-    mean = dict(zip(row, (total / self.world.size).tolist()))
-    return mean | {"step": self.done, "evaluations": round(mean["evaluations"] * self.world.size)}
+    total = dict(zip(row, self.world.sum(torch.tensor(list(row.values()), dtype=torch.float64)).tolist()))
+    mean = {k: v / self.world.size for k, v in total.items()}
+    return mean | {"step": self.done} | {k: round(total[k]) for k in ("evaluations", "train/resampled_groups")}
 
 @patch
 def _sync(self: Trainer): self.sampler.load_state_dict(self.policy.state_dict())

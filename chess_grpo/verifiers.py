@@ -15,11 +15,11 @@ import chess
 
 from .core import UserError, generator
 from .engine import EnginePool
-from .fen import read_fen
 from .starts import random_starts
 from chess_grpo.text.answers import (
     LAST_LINE, TAGGED, judge_answers, last_line_move, move_prompt, read_move, tagged_move
 )
+from .trl import boards_of
 
 try: import verifiers.v1 as vf
 except ImportError as e:
@@ -68,8 +68,8 @@ class ChessConfig(vf.TasksetConfig):
     task: ChessTaskConfig = ChessTaskConfig()
     positions: int = 500    # of random play; or of the file, at most
     seed: int = 0    # of random play
-    file: Path | None = None    # a FEN a line; none = random play
-    style: Literal["fen", "moves", "board"] = "fen"    # how a position is shown
+    file: Path | None = None    # a FEN a line (.fen, .txt), or games as `read_games` reads them; none = random play
+    style: Literal["fen", "moves", "board", "arena"] = "fen"    # as in `move_prompt`
     legal_moves: bool = False    # are they listed?
     answer: Literal["tag", "last-line"] = "tag"    # <move>e2e4</move>, or Game Arena's "Final Answer: e4"
 
@@ -77,8 +77,12 @@ class ChessTaskset(vf.Taskset[ChessTask, ChessConfig]):
     "Positions in which a good move is wanted."
     def load(self) -> Iterator[ChessTask]:
         c = self.config
-        fens = c.file.read_text().split("\n") if c.file else random_starts(c.positions, generator(c.seed)).fens()
-        boards = [read_fen(f) for f in fens if f.strip()][:c.positions]
-        for b in (b for b in boards if any(b.legal_moves)):
+        for b in (b for b in self._boards() if any(b.legal_moves)):
             prompt = move_prompt(b, c.style, c.legal_moves, _FORMS[c.answer][0])
             yield ChessTask(ChessData(prompt=prompt, fen=b.fen(), answer=c.answer), c.task)
+
+    def _boards(self) -> list[chess.Board]:
+        c = self.config
+        if c.file is None: return boards_of(random_starts(c.positions, generator(c.seed)).fens())
+        if c.file.suffix not in (".fen", ".txt"): return boards_of(c.file, c.positions)
+        return boards_of([f for f in c.file.read_text().split("\n") if f.strip()], c.positions)

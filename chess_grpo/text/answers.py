@@ -24,7 +24,7 @@ from .tasks import MOVE
 # %% ../../nbs/api/57_answers.ipynb #39fd2197
 TAGGED = "Think as long as you like. End with one move in UCI notation, written <move>...</move>."
 LAST_LINE = 'Reason step by step. End with a line "Final Answer: X", where X is one legal move in SAN.'
-STYLES = ("fen", "moves", "board")
+STYLES = ("fen", "moves", "board", "arena")
 
 def _moves_so_far(board: chess.Board) -> str:
     root = board.root()
@@ -32,14 +32,16 @@ def _moves_so_far(board: chess.Board) -> str:
     return origin + (root.variation_san(board.move_stack) or "no move has been played")
 
 def move_prompt(
-    board: chess.Board, # its move stack is what the style "moves" tells
-    style: str = "fen", # fen, moves (in SAN) or board (a drawing)
+    board: chess.Board, # its move stack is what the styles "moves" and "arena" tell
+    style: str = "fen", # fen, moves (in SAN), board (a drawing) or arena (FEN and moves)
     legal_moves: bool = False, # are they listed, in UCI?
     answer: str = TAGGED, # how the move is to be given
 ) -> str:
     "Ask for a move."
     if style not in STYLES: raise UserError(f"There is no style {style!r}; choose one of {', '.join(STYLES)}.")
-    shown = {"fen": lambda: f"FEN: {board.fen()}", "moves": lambda: f"Moves so far: {_moves_so_far(board)}",
+    def fen(): return f"FEN: {board.fen()}"
+    def moves(): return f"Moves so far: {_moves_so_far(board)}"
+    shown = {"fen": fen, "moves": moves, "arena": lambda: f"{fen()}\n{moves()}",
              "board": lambda: f"The board, White below, capital letters are White's:\n{board}"}[style]()
     lines = [f"A game of chess. You play {'White' if board.turn else 'Black'}, and it is your turn.", shown]
     if legal_moves: lines.append(f"Legal moves: {' '.join(sorted(m.uci() for m in board.legal_moves))}")
