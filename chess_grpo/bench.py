@@ -371,14 +371,15 @@ def bench_labels(
     "Positions a second of `write_shards`, and of engines that are asked the same and have nobody to wait for."
     ours, alone, threads = [], [], torch.get_num_threads()
     torch.set_num_threads(1)    # as the command does
-    with _Heard(cores()) as pool:
-        for _ in range(repeats):
-            pool.asked = []
-            with tempfile.TemporaryDirectory() as folder:
-                how = dict(positions=positions // 2, depth=depth, progress=False)
-                ours.append(_timed(lambda: write_shards(folder, 2, pool, **how))[0])
-            alone.append(_seconds_of_files(pool.asked, depth, True, cores()))
-    torch.set_num_threads(threads)
+    try:
+        with _Heard(cores()) as pool:
+            for _ in range(repeats):
+                pool.asked = []
+                with tempfile.TemporaryDirectory() as folder:
+                    how = dict(positions=positions // 2, depth=depth, progress=False)
+                    ours.append(_timed(lambda: write_shards(folder, 2, pool, **how))[0])
+                alone.append(_seconds_of_files(pool.asked, depth, True, cores()))
+    finally: torch.set_num_threads(threads)
     idle = min(from_files([chess.STARTING_FEN] * 2, 1, 1, cores()) for _ in range(3))
     alone = [s - idle for s in alone]
     return {

@@ -171,6 +171,7 @@ def _begin(self: Fleet):
 def _held(self: Fleet) -> str:
     "Whether the CPUs are there that an actor waits for."
     free, of = (f().get("CPU", 0) for f in (self.ray.available_resources, self.ray.cluster_resources))
+    if free >= of: return ""
     return f" ({free:.0f} of the cluster's {of:.0f} CPUs are free; a second fleet or another program has the others)"
 
 @patch
@@ -254,9 +255,7 @@ def shard(self: Fleet,
     call.expect()
     self.todo.put(_Task([{f"shard {index}": [0]}], (seed, index, how), call, shard=True))
     call.finish()
-    made = call.wait()[0]
-    self.evaluated += len(made["scores"]) - 1    # the shard itself was counted as one
-    return made
+    return call.wait()[0]
 
 @patch(as_prop=True)
 def shards_at_once(self: Fleet) -> int:
@@ -372,7 +371,7 @@ def _collect(self: Fleet, ref, task: _Task, actor: _Actor):
             task.call.fail(EngineError(problem))
         return
     task.answers = list(map(tuple, found.tolist())) if isinstance(found, np.ndarray) else found
-    self.evaluated += len(task.answers)
+    self.evaluated += len(found[0]["scores"]) if task.shard else len(found)
     task.call.finish(task)
 
 @patch

@@ -68,7 +68,7 @@ class ChessConfig(vf.TasksetConfig):
     task: ChessTaskConfig = ChessTaskConfig()
     positions: int = 500    # of random play; or of the file, at most
     seed: int = 0    # of random play
-    file: Path | None = None    # a FEN a line (.fen, .txt), or games as `read_games` reads them; none = random play
+    file: Path | None = None    # a FEN a line, or games as `read_games` reads them; none = random play
     style: Literal["fen", "moves", "board", "arena"] = "fen"    # as in `move_prompt`
     legal_moves: bool = False    # are they listed?
     answer: Literal["tag", "last-line"] = "tag"    # <move>e2e4</move>, or Game Arena's "Final Answer: e4"
@@ -84,5 +84,5 @@ class ChessTaskset(vf.Taskset[ChessTask, ChessConfig]):
     def _boards(self) -> list[chess.Board]:
         c = self.config
         if c.file is None: return boards_of(random_starts(c.positions, generator(c.seed)).fens())
-        if c.file.suffix not in (".fen", ".txt"): return boards_of(c.file, c.positions)
+        if c.file.suffix in (".pgn", ".gz", ".zst", ".parquet", ".jsonl"): return boards_of(c.file, c.positions)
         return boards_of([f for f in c.file.read_text().split("\n") if f.strip()], c.positions)
