@@ -31,7 +31,7 @@ test-browser: setup
 test-environments: stockfish
 	@[ -x $(ENVIRONMENTS)/python ] || $(PYTHON) -m venv .venv-environments
 	$(call get_torch,$(ENVIRONMENTS)/python)
-	@$(ENVIRONMENTS)/python -m pip --disable-pip-version-check --quiet install -c constraints.txt -e '.[dev,verifiers,openenv,lm_eval]' berserk
+	@$(ENVIRONMENTS)/python -m pip --disable-pip-version-check --quiet install -c constraints.txt -e '.[dev,verifiers,openenv,lm-eval]' berserk
 	@for room in api/59_verifiers api/67_openenv api/68_lm_eval on_lichess; do \
 	  echo $$room; CHESS_GRPO_SCALE=smoke $(ENVIRONMENTS)/nbdev_test --path nbs/$$room.ipynb --flags "verifiers openenv lm_eval lichess" --n_workers 0 || exit 1; done
 

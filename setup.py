@@ -20,6 +20,6 @@ setup(
     package_dir={"chess_grpo.data": "data"}, package_data={"chess_grpo.data": ["**/*"]},
     install_requires=cfg["requirements"].split(), extras_require={"dev": cfg["dev_requirements"].split(), "bench": cfg["bench_requirements"].split(), "text": cfg["text_requirements"].split(), "ray": cfg["ray_requirements"].split(),
                     "verifiers": cfg["verifiers_requirements"].split(), "openenv": cfg["openenv_requirements"].split(),
-                    "lm_eval": cfg["lm_eval_requirements"].split()},
+                    "lm-eval": cfg["lm_eval_requirements"].split()},
     entry_points={"console_scripts": cfg["console_scripts"].split()},
 )
