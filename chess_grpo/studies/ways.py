@@ -110,10 +110,14 @@ def every_move(
 # %% ../../nbs/api/91_study_ways.ipynb #9b40e924
 class Priced(Trainer):
     "A trainer whose rate and bonus fall with what it has spent."
-    price = 100_000    # engine evaluations of a run
+    price = 100_000    # evaluations at depth 4 that a run may take as long as
+    dear = 1.0    # that one evaluation of it takes as long as
 
     @property
-    def spent(self) -> float: return min(1.0, self.evaluations / self.price)
+    def paid(self) -> float: return self.dear * self.evaluations
+
+    @property
+    def spent(self) -> float: return min(1.0, self.paid / self.price)
 
     @property
     def loss(self): return self.controls.coefficients(self.config.loss, self._left)
@@ -178,7 +182,7 @@ class Harder:
 
 class Deeper:
     "Before a Trainer among the bases: asks again where the policy was sure of a move that another of its group beats."
-    plies, dear = 8, 10    # of that search; evaluations at depth 4 that one takes as long as (2,057 and 206 a second)
+    plies, costs = 8, 10    # of that search; evaluations at depth 4 that one takes as long as (2,057 and 206 a second)
     sure, worse = 0.5, 0.1    # probability; reward
 
     def draw(self, boards: Boards, *args, **other) -> Rollout:
@@ -195,7 +199,7 @@ class Deeper:
         after = boards.to("cpu")[asked[:, 0]].push(asked[:, 1])
         scores = Scores(*(getattr(drawn.scores, k).clone() for k in ("cp", "mate", "moves")))
         put_scores(scores, at, (-start_scoring(self.engine, after, asked[:, 0], self.plies)())[where])
-        self.evaluated += (self.dear - 1) * len(asked)
+        self.evaluated += (self.costs - 1) * len(asked)
         rewards = torch.where(drawn.mask, self.reward(boards)(scores).to(drawn.mask.device), 0)
         return replace(drawn, scores=scores, rewards=torch.where(asks, rewards, drawn.rewards))
 
@@ -211,16 +215,19 @@ class Way:
     keys: dict = field(default_factory=dict)    # of the configuration
     weights: Weights | None = None    # None = GRPO's advantages
     kinds: tuple[type, ...] = ()    # what stands before `Priced` among the trainer's bases
+    dear: float = 1.0    # evaluations at depth 4 that one of its takes as long as
 
     def trainer(self, price: int) -> type[Trainer]:
         "For a run that may spend so many evaluations."
-        more = {"price": price, "learner_type": _weighing(self.weights)}
+        more = {"price": price, "dear": self.dear, "learner_type": _weighing(self.weights)}
         return type("Priced", (*self.kinds, Priced), more)
 
 def _grpo(group: int, batch: int, *kinds: type, **other) -> Way:
     return Way(dict(group=group, batch=batch) | other, kinds=kinds)
 
-# the batch is such that a step from random weights asks for about 1,000 evaluations
+# A step from random weights asks for about 1,000 evaluations at depth 4, or for what takes as long: of its own time
+# an engine made 1,653 a second at depth 4, 341 at depth 8, 24 at depth 12. Over no spread the bonus is a fifth, for
+# rewards spread by about 0.2.
 WAYS: dict[str, Way] = {
     "GRPO, 4 moves": _grpo(4, 256),
     "GRPO, 8 moves": _grpo(8, 144),
@@ -231,7 +238,12 @@ WAYS: dict[str, Way] = {
     "GRPO, 8 moves, deeper where sure and wrong": _grpo(8, 144, Deeper),
     "GRPO, 16 moves": _grpo(16, 80),
     "GRPO, 32 moves": _grpo(32, 52),
+    "GRPO, 8 moves, answers of depth 8": replace(_grpo(8, 28, search_depth=8), dear=5),
+    "GRPO, 8 moves, answers of depth 12": replace(_grpo(8, 4, search_depth=12), dear=70),
+    "GRPO, 8 moves, over each group's spread": _grpo(8, 144, advantage_scale="group"),
+    "GRPO, 8 moves, over no spread": _grpo(8, 144, advantage_scale="none", entropy_coef=0.04),
     "GRPO, 8 games of 4 plies": _grpo(8, 32, plies=4, advantage_credit="return"),
+    "GRPO, 8 games of 16 plies": _grpo(8, 8, plies=16, advantage_credit="return"),
     "a value head, 2 moves": _grpo(2, 512, value=True, advantage_baseline="value"),
     "PPO, 2 moves, 4 updates": _grpo(2, 512, value=True, advantage_baseline="value", updates=4),
     "expert iteration, 8 moves": Way(dict(group=8, batch=144), imitate_best),
@@ -285,7 +297,7 @@ def spend(
         trainer.step()
         passed = [x for x in LOOKS if trainer.spent >= x and x > (seen[-1]["share"] if seen else 0)]
         if passed:
-            facts = {"share": passed[-1], "step": trainer.done, "evaluations": trainer.evaluations,
+            facts = {"share": passed[-1], "step": trainer.done, "evaluations": round(trainer.paid),
                      "positions": trainer.done * config.batch}
             seen.append(facts | look(trainer.policy))
         if passed or trainer.done % save_every == 0:
