@@ -324,6 +324,9 @@ class Deal:
         start = Path(self.start).stem or "random"
         return f"{start}-{'_'.join(words)}-rate{self.rate:g}-price{self.price}-seed{self.seed}"
 
+def _ended(folder: Path) -> bool: # a run that was broken off has a policy too, and a state to go on from
+    return (folder/"policy.safetensors").is_file() and not (folder/"state.safetensors").is_file()
+
 @dataclass
 class Deals:
     "Runs of one study."
@@ -345,9 +348,9 @@ class Deals:
         one: Callable[[Deal], list], # `run` of this, in a function that can be found by its name
         desc: str = "", # of the bar
     ) -> list[list[dict[str, float]]]: # of each deal
-        "Those that have no policy yet, side by side; then all of them."
+        "Those that have not ended, side by side; then all of them."
         for d in deals: check_kept_run(self.config(d).but(**WAYS[d.way].keys), d.price, self.folder/d.name)
-        todo = [d for d in dict.fromkeys(deals) if not (self.folder/d.name/"policy.safetensors").is_file()]
+        todo = [d for d in dict.fromkeys(deals) if not _ended(self.folder/d.name)]
         if todo: side_by_side(one, todo, desc)
         return [read_json(self.folder/d.name/"looks.json", "looks") for d in deals]
 
