@@ -41,8 +41,7 @@ def exact_objective(
     rewards: Tensor, # [n,1968], nan where illegal
 ) -> Tensor: # scalar
     "Minus the expected reward, over the spread of rewards in the batch."
-    legal = log_probs > -torch.inf
-    p, r = torch.where(legal, log_probs, -torch.inf).exp(), torch.where(legal, rewards, 0)
+    p, r = log_probs.exp(), torch.where(log_probs > -torch.inf, rewards, 0)
     mean = (p * r).sum(1)
     spread = (p * (r - mean[:, None]) ** 2).sum(1).mean().sqrt().detach()
     return -mean.mean() / (spread + 1e-4)
