@@ -35,13 +35,13 @@ HEAVY = re.compile(r"chess_grpo[./](hub|text(?!\.(answers|tasks)))|studies\.(man
                    r"|(import|from) (trl|transformers|datasets)\b|text-data|default_exp (text(?!\.answers)|trl|hub)")
 FLEET = re.compile(r"default_exp fleet|import (.*, )?(Fleet|start_node)")    # and the extra `ray`
 # environments of their own
-OTHERS = [(x, re.compile(rf"default_exp {x}")) for x in ("verifiers", "openenv", "lm_eval")]
+OTHERS = [(x, re.compile(rf"default_exp {x.replace('-', '_')}")) for x in ("verifiers", "openenv", "lm-eval")]
 
 
 def installs(write: bool = False) -> list[str]:
     "Notebooks install this package by its name and version (settings.ini), and no more of it than they need."
     name, version = SETTINGS["DEFAULT"]["lib_name"], SETTINGS["DEFAULT"]["version"]
-    ours, wrong = re.compile(rf'\\"{name}(\[[a-z_,]+\])?==[^"\\]+\\"'), []
+    ours, wrong = re.compile(rf'\\"{name}(\[[a-z,-]+\])?==[^"\\]+\\"'), []
     for path in sorted(ROOT.glob("nbs/**/*.ipynb")):
         text = path.read_text()
         extra = ",".join(x for x, needs in (("ray", FLEET), ("text", HEAVY), *OTHERS) if needs.search(text))
@@ -277,6 +277,10 @@ def main() -> int:
     print(f"{len(notebooks)} notebooks, two at a time{often}", flush=True)
     done: list[Path] = []
     with ThreadPoolExecutor(2) as pool: results = list(pool.map(lambda p: run(p, len(notebooks), done), notebooks))
+    # again, where a log's end is all that one sees
+    for line in wrong: print(line)
+    for path, ok in zip(notebooks, results):
+        if not ok: print(f"FAILED {path.relative_to(ROOT)}")
     failed = results.count(False) + len(wrong)
     print(f"{results.count(True)} passed, {failed} failed")
     return 1 if failed else 0
