@@ -273,7 +273,7 @@ def main() -> int:
     for line in wrong: print(line, flush=True)
     if "--nbdev3" in words: return 1 if wrong else 0
     notebooks = chosen(words)
-    often = f", about {round(15 * len(notebooks) / len(chosen([])))} minutes on two cores" if len(notebooks) > 5 else ""
+    often = f", about {round(35 * len(notebooks) / len(chosen([])))} minutes on two cores" if len(notebooks) > 5 else ""
     print(f"{len(notebooks)} notebooks, two at a time{often}", flush=True)
     done: list[Path] = []
     with ThreadPoolExecutor(2) as pool: results = list(pool.map(lambda p: run(p, len(notebooks), done), notebooks))
