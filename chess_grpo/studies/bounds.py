@@ -20,7 +20,7 @@ from ..frontier import Frontier
 from ..labels import Labelled
 from ..learner import clipped_step, set_rate, two_optimizers
 from ..policy import PolicyNetwork
-from ..stats import Figure
+from ..stats import Figure, t_975
 
 # %% ../../nbs/api/92_study_bounds.ipynb #b92c0007
 def finds_better(
@@ -82,16 +82,16 @@ def batch_gradients(
 # %% ../../nbs/api/92_study_bounds.ipynb #b92c0023
 def at_equal_entropy(
     objective: Objective,
+    each: bool = False, # hold the entropy of each position, not only their mean
 ) -> Objective:
-    "An objective less what a temperature could do: its gradient where the batch's mean entropy is held."
+    "An objective less what a temperature could do: its gradient where entropy is held."
     def held(log_probs: Tensor, rewards: Tensor) -> Tensor:
-        t, legal = log_probs.new_ones(()).requires_grad_(), log_probs > -torch.inf
-        warmed = torch.where(legal, log_probs, 0) / t
-        x = torch.where(legal, warmed, -torch.inf).log_softmax(1)
-        entropy = -(x.exp() * torch.where(legal, x, 0)).sum(1).mean()
+        t, legal = log_probs.new_ones(len(log_probs) if each else 1, 1).requires_grad_(), log_probs > -torch.inf
+        x = torch.where(legal, torch.where(legal, log_probs, 0) / t, -torch.inf).log_softmax(1)
+        entropy = -(x.exp() * torch.where(legal, x, 0)).sum(1, keepdim=True)
         loss = objective(x, rewards)
-        (by_loss,), (by_entropy,) = (torch.autograd.grad(v, t, retain_graph=True) for v in (loss, entropy))
-        return loss - by_loss / by_entropy.clamp(min=1e-12) * entropy    # entropy rises with t
+        (by_loss,), (by_entropy,) = (torch.autograd.grad(v, t, retain_graph=True) for v in (loss, entropy.sum()))
+        return loss - (by_loss / by_entropy.clamp(min=1e-12) * entropy).sum()    # entropy rises with t
     return held
 
 # %% ../../nbs/api/92_study_bounds.ipynb #b92c0015
@@ -105,7 +105,7 @@ def noise(
     gradients: Tensor, # [K,P]
     size: int, # positions of each batch
 ) -> Noise:
-    "Signal and noise, with an interval by leaving each batch out."
+    "Signal and noise, with an interval by leaving each batch out (jackknife, Student's)."
     k = len(gradients)
     x = gradients.double()
     products = x @ x.T
@@ -120,7 +120,7 @@ def noise(
     signal, own = parts(everyone)
     value = cosine(everyone)
     left = torch.tensor([cosine(everyone[everyone != i]) for i in range(k)], dtype=torch.float64)
-    wide = 1.96 * math.sqrt((k - 1) / k * ((left - left.mean()) ** 2).sum().item()) if k > 2 else math.inf
+    wide = t_975(k - 1) * math.sqrt((k - 1) / k * ((left - left.mean()) ** 2).sum().item()) if k > 2 else math.inf
     return Noise(Figure(value, max(0.0, value - wide), min(1.0, value + wide), k),
                  size * (own - signal) / signal if signal > 0 else math.inf)
 
@@ -133,6 +133,7 @@ def fit_rewards(
     rate: float = 5e-3, # of Muon, at its highest, a cosine to 0; AdamW has a tenth
     seed: int = 0, # of the order
     progress: bool = False, # show a bar
+    look: Callable[[int], None] | None = None, # is told the number of steps after each
 ) -> list[float]: # the expected reward of each step's positions
     "Follow the exact gradient of the expected reward on the same positions again and again."
     g, order, rewards = generator(seed), torch.zeros(0, dtype=torch.int64), []
@@ -145,6 +146,7 @@ def fit_rewards(
         rewards.append(_expected_reward(log_probs.detach(), some.expected))
         clipped_step(exact_objective(log_probs, some.expected.to(policy.device)), [o for o, _ in optimizers],
                      policy.parameters(), 1.0)
+        if look: look(step + 1)
     policy.eval()
     return rewards
 

@@ -66,7 +66,8 @@ def prefer_best(learner: Learner, batch: Batch, new: Rescored, beta: float = 0.5
     return torch.where(equal(batch.rewards, mask), 0, weight)
 
 def hold_entropy(learner: Learner, batch: Batch, new: Rescored) -> Tensor:
-    "GRPO's advantages less what they share with the surprise of a move: a temperature cannot raise what is left."
+    """GRPO's advantages less what they share, over the batch, with the surprise of a move (minus its log-probability).
+    To first order no temperature gains anything then. For advantages whose groups have a mean of 0; in one process."""
     advantages = Learner.advantages_of(learner, batch, new)
     surprise = less_mean(-new.log_probs.detach(), batch.mask)
     return advantages - surprise * (advantages * surprise).sum() / surprise.square().sum().clamp_min(1e-12)
@@ -248,6 +249,7 @@ WAYS: dict[str, Way] = {
     "GRPO, 8 moves, answers of depth 12": replace(_grpo(8, 4, search_depth=12), dear=70),
     "GRPO, 8 moves, over each group's spread": _grpo(8, 144, advantage_scale="group"),
     "GRPO, 8 moves, over no spread": _grpo(8, 144, advantage_scale="none", entropy_coef=0.04),
+    "GRPO, 8 moves, no bonus": _grpo(8, 144, entropy_coef=0.0),
     "GRPO, 8 moves, entropy held": Way(dict(group=8, batch=144, entropy_coef=0.0), hold_entropy),
     "GRPO, 8 games of 4 plies": _grpo(8, 32, plies=4, advantage_credit="return"),
     "GRPO, 8 games of 16 plies": _grpo(8, 8, plies=16, advantage_credit="return"),
