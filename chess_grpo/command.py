@@ -31,7 +31,7 @@ from .checks import Report
 from chess_grpo.claims import (
     NOTES, Verdict, load_claims, load_verdicts, read_verdicts, rows_of, totals
 )
-from .config import TrainConfig, note_config, read_config
+from .config import TrainConfig, fast_bf16, note_config, read_config
 from .core import SCALES, UserError, data_path, generator, parse_json, write_whole
 from .engine import EngineError, EnginePool
 from .fleet import open_engines
@@ -546,8 +546,8 @@ def _check_captured(args, keys: dict):
          option("--steps", type=int, default=1000, help="of training, where minutes is 0: then a run that was stopped "
                 "and gone on with takes the same steps, to the bit"),
          option("--batch", type=int, default=48, help="samples a step"),
-         option("--bf16", default="yes", metavar="YES_NO", help="compute in bfloat16; no where the processor does not "
-                "know it"),
+         option("--bf16", default="auto", metavar="YES_NO", help="compute in bfloat16; auto = where this machine is "
+                "faster with it"),
          option("--seed", type=int, default=0, help="of weights and order"),
          again="the same command goes on from the state beside the file of the model")
 def _text_train(args, keys: dict):
@@ -557,8 +557,8 @@ def _text_train(args, keys: dict):
     )
     if not 0 <= args.minutes < 10**6: raise UserError(f"minutes is {args.minutes}; it must not be negative.")
     _at_least(1, batch=args.batch, steps=args.steps, most=args.most)
-    if args.bf16 not in ("yes", "no"):
-        raise UserError(f"bf16 is {args.bf16!r}; it must be yes or no.")
+    if args.bf16 not in ("auto", "yes", "no"):
+        raise UserError(f"bf16 is {args.bf16!r}; it must be auto, yes or no.")
     train_set, test_set = _read_texts(args.data, {"train": args.most, "test": 1000})
     model, tokenizer = (load_text_model(args.start) if args.start
                         else (small_model(seed=args.seed), chess_tokenizer()))
@@ -568,7 +568,7 @@ def _text_train(args, keys: dict):
     with StopSignal() as stop:
         losses = fit_text(
             model, tokenizer, train_set, args.minutes, args.steps, batch=args.batch,
-            bf16=args.bf16 == "yes", seed=args.seed, progress=True, keep=state, stop=lambda: stop.asked
+            bf16=fast_bf16(model.device.type) if args.bf16 == "auto" else args.bf16 == "yes", seed=args.seed, progress=True, keep=state, stop=lambda: stop.asked
         )
     if stop.asked: raise KeyboardInterrupt
     figures = {
