@@ -563,12 +563,13 @@ def _text_train(args, keys: dict):
     model, tokenizer = (load_text_model(args.start) if args.start
                         else (small_model(seed=args.seed), chess_tokenizer()))
     check_kept(model, args.out)
+    half = fast_bf16(model.device.type) if args.bf16 == "auto" else args.bf16 == "yes"
     state = Path(args.out).with_suffix(".state.safetensors")
     if state.exists(): print(f"going on from {state}")
     with StopSignal() as stop:
         losses = fit_text(
             model, tokenizer, train_set, args.minutes, args.steps, batch=args.batch,
-            bf16=fast_bf16(model.device.type) if args.bf16 == "auto" else args.bf16 == "yes", seed=args.seed, progress=True, keep=state, stop=lambda: stop.asked
+            bf16=half, seed=args.seed, progress=True, keep=state, stop=lambda: stop.asked
         )
     if stop.asked: raise KeyboardInterrupt
     figures = {
