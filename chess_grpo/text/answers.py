@@ -167,7 +167,8 @@ def _after(board: chess.Board, move: chess.Move) -> str:
     return after.fen()
 
 # %% ../../nbs/api/57_answers.ipynb #f0e8c72c
-_ELSEWHERE = str.maketrans("abcdefgh12345678", "аbсdеfgհ１２３４５６７８")    # letters that look alike, wide digits
+# Letters that look alike, wide digits.
+_ELSEWHERE = str.maketrans("abcdefgh12345678", "аbсdеfgհ１２３４５６７８")
 
 def exploits(
     board: chess.Board, # game not over
