@@ -31,8 +31,8 @@ from .checks import Report
 from chess_grpo.claims import (
     NOTES, Verdict, load_claims, load_verdicts, read_verdicts, rows_of, totals
 )
-from .config import TrainConfig, fast_bf16, note_config, read_config
-from .core import SCALES, UserError, data_path, generator, parse_json, write_whole
+from .config import TrainConfig, note_config, read_config
+from .core import SCALES, UserError, data_path, fast_bf16, generator, parse_json, write_whole
 from .engine import EngineError, EnginePool
 from .fleet import open_engines
 from .launch import slip

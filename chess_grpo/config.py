@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['SCHEDULES', 'AGAIN', 'RolloutConfig', 'OptimizerConfig', 'StudyConfig', 'TrainConfig', 'check_place', 'check_frozen',
-           'check_device', 'placed', 'chosen_device', 'fast_bf16', 'device_here', 'left_over', 'planned_rate',
-           'step_memory', 'memory_needed', 'memory_free', 'check_memory', 'Plan', 'differing', 'read_config',
-           'earlier_config', 'note_config', 'study_config']
+           'check_device', 'placed', 'chosen_device', 'device_here', 'left_over', 'planned_rate', 'step_memory',
+           'memory_needed', 'memory_free', 'check_memory', 'Plan', 'differing', 'read_config', 'earlier_config',
+           'note_config', 'study_config']
 
 # %% ../nbs/api/26_config.ipynb #c9e31d96
 import importlib.util
@@ -21,7 +21,7 @@ import torch
 
 from .advantages import AdvantageConfig
 from .board import MOVES
-from .core import UserError, cores, data_path, folder_name, free_memory, parse_json
+from .core import UserError, cores, data_path, fast_bf16, folder_name, free_memory, parse_json
 from .curriculum import StartConfig
 from .guards import GuardConfig, make_guards
 from .loss import LossConfig
@@ -229,14 +229,6 @@ def chosen_device() -> str:
         check_device(named, "CHESS_GRPO_DEVICE")
         return named
     return "cuda" if torch.cuda.is_available() else "cpu"
-
-def fast_bf16(
-    device: str,
-) -> bool:
-    "Does this processor multiply bfloat16 faster than float32?"
-    if device != "cpu": return torch.cuda.is_bf16_supported(including_emulation=False)
-    able = torch.cpu.get_capabilities()
-    return bool(able.get("avx512_bf16") or able.get("amx_bf16") or able.get("bf16"))
 
 def device_here() -> str:
     "What `auto` takes on this machine, in words."

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SCALES', 'UserError', 'NotFinite', 'scale', 'at_scale', 'data_path', 'generator', 'write_whole', 'parse_json',
-           'folder_name', 'cores', 'free_memory', 'release_memory', 'patch', 'World']
+           'folder_name', 'cores', 'fast_bf16', 'free_memory', 'release_memory', 'patch', 'World']
 
 # %% ../nbs/api/00_core.ipynb #45e9aa47
 import atexit
@@ -128,6 +128,15 @@ def cores() -> int:
     "How many cores this process may use."
     if hasattr(os, "sched_getaffinity"): return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+# %% ../nbs/api/00_core.ipynb #bf160002
+def fast_bf16(
+    device: str,
+) -> bool:
+    "Does this processor multiply bfloat16 faster than float32?"
+    if device != "cpu": return torch.cuda.is_bf16_supported(including_emulation=False)
+    able = torch.cpu.get_capabilities()
+    return bool(able.get("avx512_bf16") or able.get("amx_bf16") or able.get("bf16"))
 
 # %% ../nbs/api/00_core.ipynb #95b9c25d
 def free_memory() -> int | None: # bytes; None = this system does not say

@@ -8,7 +8,7 @@ __all__ = ['Rescore', 'Rescored', 'Batch', 'Budget', 'flat_gradient', 'gradient_
 
 # %% ../nbs/api/23_learner.ipynb #0c98fc42
 import copy
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -17,9 +17,10 @@ from typing import Any, Callable, Iterable, Sequence
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity
+from torch.overrides import TorchFunctionMode
 
 from .advantages import AdvantageConfig, group_advantages
-from .core import NotFinite, World, patch
+from .core import NotFinite, World, fast_bf16, patch
 from .loss import LossConfig, LossRecord, Term, aggregate, exact_kl, grpo_loss
 
 # %% ../nbs/api/23_learner.ipynb #1a9a2ac6
@@ -134,6 +135,19 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float):
     for group in optimizer.param_groups: group["lr"] = rate * group.get("faster", 1.0)
 
 # %% ../nbs/api/23_learner.ipynb #b0f72677
+class _InFloat32(TorchFunctionMode):
+    "What asks for bfloat16 gets a copy in float32."
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is Tensor.bfloat16: return args[0].to(torch.float32, copy=True)
+        return func(*args, **(kwargs or {}))
+
+class _Muon(torch.optim.Muon):
+    "torch's, in float32 where that is faster."
+    @torch.no_grad()
+    def step(self, closure=None):
+        slow = not fast_bf16(self.param_groups[0]["params"][0].device.type)
+        with _InFloat32() if slow else nullcontext(): return super().step(closure)
+
 def two_optimizers(
     parameters: Sequence[nn.Parameter], # that learn
     matrices: Sequence[nn.Parameter], # those of them that Muon gets
@@ -147,7 +161,7 @@ def two_optimizers(
     some = [p for p in parameters if id(p) in inside]
     adamw = torch.optim.AdamW(rest, lr=rate, betas=(0.9, 0.98), weight_decay=weight_decay)
     if not some: return [(adamw, rate)]
-    muon = torch.optim.Muon(some, lr=matrix_rate, weight_decay=weight_decay)
+    muon = _Muon(some, lr=matrix_rate, weight_decay=weight_decay)
     return [(adamw, rate), (muon, matrix_rate)]
 
 # %% ../nbs/api/23_learner.ipynb #40ed24e3
