@@ -7,6 +7,7 @@ __all__ = ['side_by_side']
 
 # %% ../nbs/api/04_parallel.ipynb #662bdcb0
 import ctypes
+import importlib
 import signal
 import sys
 from concurrent.futures import ProcessPoolExecutor
@@ -32,6 +33,7 @@ def side_by_side(
 ) -> list:    # what f gives for each job, in their order
     "As many jobs at once as there are cores, one thread each; one by one if a GPU is in use."
     if torch.cuda.is_initialized(): return [f(job) for job in tqdm(jobs, desc=desc)]
+    importlib.import_module("torch._dynamo")    # any optimizer imports it, two seconds: here once, not in each process
     processes = max(1, min(cores(), len(jobs)))
     with ProcessPoolExecutor(processes, get_context("fork"), _begin) as pool:
         return list(tqdm(pool.map(f, jobs), total=len(jobs), desc=desc))

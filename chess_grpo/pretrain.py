@@ -333,8 +333,9 @@ def _memory(c: PretrainConfig) -> int: # bytes, about
 class _Pretraining:
     "A run under way."
     def __init__(self, c: PretrainConfig, root: Path, resume: Path | None,
-                 progress: bool = True, data: _Order | None = None):
-        self.config = c
+                 progress: bool = True, data: _Order | None = None,
+                 teach: Callable[[Lessons], Lessons] | None = None):
+        self.config, self.teach = c, teach
         check_memory(_memory(c), c.device, "This run", "batch, valid, width or layers")
         start = c.start if not resume else None    # that file is not needed any more
         self.policy = (start_from(start, c.network) if start else new_policy(c.network, c.seed)).to(c.device)
@@ -370,6 +371,7 @@ class _Pretraining:
     def step(self, share: float):
         c, batch = self.config, self.data.next(self.config.batch, self.generator)
         if c.mirror: batch = mirrored(batch, torch.rand(c.batch, generator=self.generator) < 0.5)
+        if self.teach: batch = self.teach(batch)
         self.policy.train()
         for o, highest in self.optimizers: set_rate(o, highest * self.rate(share))
         optimizers = [o for o, _ in self.optimizers]
@@ -481,6 +483,7 @@ def pretrain(
     root: str | Path = "runs", # where a new run's folder is made
     progress: bool = True, # show bars
     resume: str | Path | None = None, # folder of a run to go on with; only AGAIN may be given anew
+    teach: Callable[[Lessons], Lessons] | None = None, # what is learned of each batch in its place; None = the batch
 ) -> PretrainResult:
     "Learn from shards; judge; write policy, metrics and summary. Ctrl-C ends it early, all written."
     kept = pretrain_config(Path(resume)) if resume else PretrainConfig()
@@ -489,8 +492,7 @@ def pretrain(
     if not resume: check_frozen(c.freeze, c.start)
     if other:
         raise UserError(f"{other[0]} cannot be changed when a run is resumed; {', '.join(AGAIN)} can.")
-    run = _Pretraining(c, Path(root), Path(resume) if resume else None,
-                      progress)
+    run = _Pretraining(c, Path(root), Path(resume) if resume else None, progress, teach=teach)
     try:
         if not run.done: run.log.write({"step": 0, **run.judged()})
         with torch.random.fork_rng(), StopSignal() as stop:
