@@ -418,8 +418,8 @@ def __getitem__(self: Boards, i) -> Boards:
 
 @patch
 def to(self: Boards, device: str) -> Boards:
-    "The same boards on another device."
-    return self._map(lambda x: x.to(device))
+    "The same boards on another device, or themselves if they are there."
+    return self if torch.device(device) == self.turn.device else self._map(lambda x: x.to(device))
 
 @patch
 def repeat(self: Boards, n: int) -> Boards:

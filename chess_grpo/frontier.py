@@ -100,8 +100,7 @@ def frontier(
     labelled: Labelled, # such as the judge set
 ) -> Frontier:
     "The curve of a policy."
-    parts = torch.arange(len(labelled)).split(1024)
-    log_probs = torch.cat([policy.log_probs(labelled.boards[i].to(policy.device)).cpu() for i in parts])
+    log_probs = torch.cat([policy.log_probs(b.to(policy.device)).cpu() for b in labelled.blocks])
     expected, order = labelled.expected.nan_to_num(-torch.inf), labelled.order.nan_to_num(-torch.inf)
     cost = expected.amax(1, keepdim=True) - expected
     legal = log_probs > -torch.inf

@@ -62,6 +62,11 @@ class Labelled:
         rows = torch.arange(len(self))[i].tolist()
         return Labelled(self.boards[i], self.scores[i], [self.phase[r] for r in rows])
 
+    @cached_property
+    def blocks(self) -> list[Boards]: # of 1024 at most
+        "The positions, in parts that keep what is counted of their moves."
+        return [self.boards[i] for i in torch.arange(len(self)).split(1024)]
+
     def _legal(self, x: Tensor) -> Tensor:
         return torch.where(self.boards.legal_mask(), x, torch.nan)
 
