@@ -483,7 +483,7 @@ def pretrain(
     root: str | Path = "runs", # where a new run's folder is made
     progress: bool = True, # show bars
     resume: str | Path | None = None, # folder of a run to go on with; only AGAIN may be given anew
-    teach: Callable[[Lessons], Lessons] | None = None, # what is learned of each batch in its place; None = the batch
+    teach: Callable[[Lessons], Lessons] | None = None, # learned in place of a batch; a resumed run needs it again
 ) -> PretrainResult:
     "Learn from shards; judge; write policy, metrics and summary. Ctrl-C ends it early, all written."
     kept = pretrain_config(Path(resume)) if resume else PretrainConfig()
@@ -516,7 +516,8 @@ def _to_go_on(folder: Path) -> str: return f"go on with: chess-grpo pretrain --r
 def card(self: _Pretraining) -> dict:
     "How the policy came to be, as far as it is."
     c = self.config
-    return {"how": "cross-entropy", "steps": self.done, "seconds": round(time.monotonic() - self.start),
+    how = "cross-entropy, taught" if self.teach else "cross-entropy"
+    return {"how": how, "steps": self.done, "seconds": round(time.monotonic() - self.start),
             "positions": len(self.data.learn), "start": c.start or "",
             "command": f"chess-grpo pretrain {c.options()}"} | self.data.made_by
 

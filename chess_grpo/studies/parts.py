@@ -19,7 +19,7 @@ from ..engine import EnginePool
 from ..frontier import frontier
 from ..policy import PolicyNetwork, load_policy
 from ..pretrain import Lessons
-from ..shards import Shards, _boards_of, _read_shard, _write_shard, score_moves
+from ..shards import Shards, _boards_of, _check_settings, _read_shard, _write_shard, score_moves
 
 # %% ../../nbs/api/93_study_parts.ipynb #b93c0007
 def averaged(
@@ -49,7 +49,7 @@ def hardest(
 
 def deepened(
     folder: str | Path, # of shards
-    out: str | Path, # where they are written again; what is there stays
+    out: str | Path, # where they are written again; what is there must be of the same rows and depth
     rows: Tensor, # int64, as in `Shards.read(folder)`
     engine: EnginePool,
     depth: int = 8, # plies searched after each move
@@ -63,11 +63,14 @@ def deepened(
         asked = torch.zeros(len(counts), dtype=torch.bool)
         asked[rows[(rows >= before) & (rows < before + len(counts))] - before] = True
         before += len(counts)
-        if (out/path.name).is_file(): continue
+        settings |= {"deeper": {"depth": depth, "rows": asked.nonzero()[:, 0].tolist()}}
+        if (out/path.name).is_file():
+            _check_settings(out/path.name, settings)
+            continue
         if asked.any():
             scores, _ = score_moves(_boards_of(tensors)[asked], engine, depth)
             tensors["scores"] = tensors["scores"].masked_scatter(asked.repeat_interleave(counts), scores)
-        _write_shard(out/path.name, tensors, settings | {"deeper": [int(asked.sum()), depth]})
+        _write_shard(out/path.name, tensors, settings)
     return out
 
 # %% ../../nbs/api/93_study_parts.ipynb #b93c0014
