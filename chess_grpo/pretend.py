@@ -112,7 +112,8 @@ def pretended():
     instead = {
         "torch.Generator": _Generator, "torch.cuda.is_available": lambda: True,
         "torch.cuda.get_device_name": lambda *_: "pretended", "torch.cuda.mem_get_info": lambda *_: (10**11, 10**11),
-        "torch.cuda.is_bf16_supported": lambda *_, **__: fast, "torch.nn.Parameter.__deepcopy__": deepcopy,
+        "torch.nn.Parameter.__deepcopy__": deepcopy,
+        "torch.cuda.is_bf16_supported": lambda including_emulation=True: including_emulation or fast,
         "torch.utils.checkpoint.get_device_states": lambda *_: ([], []),    # dropout draws from the CPU's generator
         "torch.random.fork_rng": lambda devices=None, **how: fork(devices=[], **how),
     }
