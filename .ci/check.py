@@ -264,6 +264,7 @@ def chosen(words: list[str]) -> list[Path]:
 
 
 def much_code(notebook: Path) -> int:
+    "Its characters: what takes long to run is mostly long."
     return sum(len(c.source) for c in nbformat.read(notebook, 4).cells if c.cell_type == "code")
 
 
@@ -284,7 +285,9 @@ def main() -> int:
     with ThreadPoolExecutor(2) as pool:
         apart = [pool.submit(f) for f in (from_wheel, same_with_nbdev3) if not words]
         results = list(pool.map(lambda p: run(p, len(notebooks), done), notebooks))
-    wrong += [line for f in apart for line in f.result()]
+    for f in apart:
+        try: wrong += f.result()
+        except (OSError, subprocess.CalledProcessError) as e: wrong.append(f"a check could not be made: {e}")
     # again, where a log's end is all that one sees
     for line in wrong: print(line)
     for path, ok in zip(notebooks, results):
