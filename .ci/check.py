@@ -5,7 +5,9 @@
     python .ci/check.py --export   write chess_grpo/ and README.md instead
     python .ci/check.py --nbdev3   only: does nbdev 3 export the same library? (in an environment of its own)
 """
+import ast
 import configparser
+import importlib.metadata
 import os
 import re
 import shutil
@@ -18,6 +20,7 @@ from pathlib import Path
 
 import nbformat
 from nbconvert import MarkdownExporter
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
@@ -123,6 +126,36 @@ def narrow() -> list[str]:
     def most(line: str) -> int: return 130 if line.startswith("__all__") else 120
     return [f"chess_grpo/{n}:{i} has {len(l)} columns; {most(l)} is the limit" for n, text in library().items()
             for i, l in enumerate(text.splitlines(), 1) if len(l) > most(l) and n != "_modidx.py"]
+
+
+def brought(extras: str = "") -> set[str]:
+    "Modules that settings.ini brings, with the extras whose names match, and what those bring."
+    todo = [Requirement(x) for k, v in SETTINGS["DEFAULT"].items() for x in v.split()
+            if k == "requirements" or re.fullmatch(f"({extras})_requirements", k)]
+    seen: dict[str, set[str]] = {}
+    while todo:
+        r = todo.pop()
+        if r.name in seen and r.extras <= seen[r.name]: continue
+        seen[r.name] = seen.get(r.name, set()) | r.extras
+        try: needs = map(Requirement, importlib.metadata.requires(r.name) or [])
+        except importlib.metadata.PackageNotFoundError: continue    # of an extra that is not here
+        todo += [n for n in needs if not n.marker or any(n.marker.evaluate({"extra": e}) for e in (*r.extras, ""))]
+    names = {re.sub(r"[-_.]+", "-", n).lower() for n in seen}
+    return {m for m, made_by in importlib.metadata.packages_distributions().items()
+            if names & {re.sub(r"[-_.]+", "-", d).lower() for d in made_by}} | {*sys.stdlib_module_names, LIBRARY.name}
+
+
+def undeclared() -> list[str]:
+    "What the library imports as it is loaded, and no requirement brings: it works here, and not where it is installed."
+    base, text, found = brought(), brought("text"), []
+    for name, source in library().items():
+        bring = text if HEAVY.search(f"chess_grpo/{name[:-3]}".replace("/", ".")) else base
+        for node in ast.parse(source).body:
+            words = [a.name for a in node.names] if isinstance(node, ast.Import) else \
+                [node.module] if isinstance(node, ast.ImportFrom) and not node.level else []
+            found += [f"chess_grpo/{name} imports {w}, which no requirement brings" for w in words
+                      if w.split(".")[0] not in bring]
+    return found
 
 
 # ![](x), [](x), and [name]: x at the beginning of a line
@@ -273,7 +306,7 @@ def main() -> int:
     if "--export" in words:
         export()
         return 0
-    checks = installs, in_step, in_style, narrow, numbered_once, broken_links, bad_headings, in_sidebar
+    checks = installs, in_step, in_style, narrow, undeclared, numbered_once, broken_links, bad_headings, in_sidebar
     wrong = same_with_nbdev3() if "--nbdev3" in words else [line for f in checks for line in f()]
     if not words: wrong += site()
     for line in wrong: print(line, flush=True)

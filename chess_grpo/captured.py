@@ -60,6 +60,13 @@ class Captured:
         given = self.mask or [[True] * len(c) for c in self.completion_ids]
         return _wide(given, False).bool()
 
+    def check_tokens(self, known: int):
+        "`UserError` if there is a token beyond the first `known` ones, those of a learner."
+        most = max(t for r in (*self.prompt_ids, *self.completion_ids) for t in r)
+        if most >= known:
+            raise UserError(f"There is a token {most} in {self.source}, the learner knows {known}: are these the same"
+                            " tokenizer?")
+
 def _wide(rows: Sequence[Sequence], fill) -> Tensor: # [N,T], filled up on the right
     T = max(map(len, rows))
     return torch.tensor([[fill if x is None else x for x in r] + [fill] * (T - len(r)) for r in rows])
@@ -335,8 +342,9 @@ class CapturedLogits:
         return found
 
     def slopes(self, how: Making) -> Tensor: # [N,T], d number / d temperature
-        near = [self.numbers(replace(how, temperature=how.temperature * (1 + h))) for h in (1e-3, -1e-3)]
-        for t in near: self.seen.pop(replace(how, temperature=t), None)
+        sides = [replace(how, temperature=how.temperature * (1 + h)) for h in (1e-3, -1e-3)]
+        near = [self.numbers(side) for side in sides]
+        for side in sides: self.seen.pop(side, None)    # asked once
         return (near[0] - near[1]) / (2e-3 * how.temperature)
 
 def _figures(a: Tensor, b: Tensor, mask: Tensor) -> dict[str, float]:
@@ -504,10 +512,7 @@ class _Learner:
             found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             raise UserError(f"score(ids, attention) must give logits {n} x {L} x vocabulary, or of the last"
                             f" {steps + 1} places; it gave {found}.")
-        most = max(t for r in (*self.captured.prompt_ids, *self.captured.completion_ids) for t in r)
-        if most >= logits.shape[2]:
-            raise UserError(f"There is a token {most} in {self.captured.source}, the learner knows {logits.shape[2]}:"
-                            " are these the same tokenizer?")
+        self.captured.check_tokens(logits.shape[2])
         self.device = logits.device.type
         return logits[:, -steps - 1 : -1].float().cpu()
 

@@ -13,12 +13,11 @@ from typing import Sequence
 import torch
 from torch import Tensor, nn
 
-from .config import AGAIN, TrainConfig, differing
+from .config import AGAIN, differing, earlier_config
 from .core import NotFinite, UserError
 from .files import parse_json, read_tensors, write_tensors
 from .learner import Learner
 from .policy import load_weights, save_policy
-from .schema import config_from
 
 # %% ../nbs/api/28_checkpoint.ipynb #5584e95c
 def learner_state(learner: Learner) -> dict[str, Tensor]: # on the CPU, copies
@@ -178,7 +177,7 @@ def _number(header: dict[str, str], name: str, path: Path, most: int = 2**62) ->
 
 def _check_same(trainer, header: dict[str, str], path: Path):
     where = f"the header of {path}"
-    kept = config_from(TrainConfig, parse_json(header.get("config", "null"), where), where)
+    kept = earlier_config(parse_json(header.get("config", "null"), where), where)
     other = differing(trainer.config, kept)
     if other:
         raise UserError(

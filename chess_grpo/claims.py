@@ -166,7 +166,6 @@ def close(self: Review) -> list[Verdict]:
         raise UserError(
             f"{len(missing)} claims of note {self.note} have no verdict: {', '.join(missing)}."
         )
-    self.path.parent.mkdir(parents=True, exist_ok=True)
     ordered = [self.verdicts[c] for c in self.claims]
     write_json(self.kept_at(), "verdicts", [asdict(v) for v in ordered])
     return ordered

@@ -501,7 +501,8 @@ def _claims(args, keys: dict):
          option("--seed", type=int, default=0, help="of the games"),
          again="finished parts are kept, and the same command makes the rest")
 def _text_data(args, keys: dict):
-    from chess_grpo.text.samples import make_samples, samples_card, write_samples
+    from chess_grpo.text.samples import make_samples, parquet_writer, samples_card, write_samples
+    parquet_writer()    # before an hour's work
     if min(args.policy, args.environment) < 0 or not 0 < args.test < args.policy + args.environment:
         raise UserError(f"test is {args.test}; it must be above 0 and leave some of the "
                         f"{args.policy + args.environment} samples for training.")

@@ -109,6 +109,5 @@ def compare_runs(
                 *([element("div", table_html(*keys), class_="wide")] if keys[1] else [])),
     ]
     page = page_html("chess_grpo: " + ", ".join(runs), body)
-    Path(out).parent.mkdir(parents=True, exist_ok=True)
     write_whole(Path(out), lambda p: p.write_text(page))
     return runs

@@ -13,6 +13,7 @@ import importlib.util
 import json
 import math
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable
@@ -181,9 +182,11 @@ def check_frozen(freeze: int, start: str | None):
 
 def check_device(device: str, what: str = "device"):
     "Refuse a device that is not here."
-    if device.split(":")[0] not in ("auto", "cpu", "cuda"):
-        raise UserError(f"{what} is {device!r}; choose auto, cpu or cuda.")
-    if device.startswith("cuda") and not torch.cuda.is_available():
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
+        raise UserError(f"{what} is {device!r}; choose auto, cpu or cuda, or one of several, such as cuda:1.")
+    number = device.partition(":")[2] or "0"
+    there = torch.cuda.is_available() and int(number) < max(1, torch.cuda.device_count())
+    if device.startswith("cuda") and not there:
         raise UserError(f"{what} is {device!r}, but there is no such device here; choose auto or cpu.")
 
 def _check_network(c: PolicyConfig, freeze: int):

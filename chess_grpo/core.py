@@ -135,7 +135,7 @@ def fast_bf16(
 ) -> bool:
     "Does this processor multiply bfloat16 faster than float32?"
     if device != "cpu": return torch.cuda.is_bf16_supported(including_emulation=False)
-    able = torch.cpu.get_capabilities()
+    able = getattr(torch.cpu, "get_capabilities", dict)()    # earlier torch does not say
     return bool(able.get("avx512_bf16") or able.get("amx_bf16") or able.get("bf16"))
 
 # %% ../nbs/api/00_core.ipynb #95b9c25d

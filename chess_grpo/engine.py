@@ -773,6 +773,11 @@ def _members(
     many = max(1, min(16, len(fens) // (4 * len(self.pids))))
     return _alone(fens, 1 if self.cache_size else many)
 
+def _numbers(units: Sequence[int] | Tensor, positions: int) -> list[int]:
+    units = units.tolist() if isinstance(units, Tensor) else list(units)
+    if len(units) == positions: return units
+    raise UserError(f"units holds {len(units)} numbers for {positions} positions: give one for each.")
+
 def _sealed(positions: int, units: Sequence[int] | None, order_dependent: bool) -> int:
     "After how many searches of a unit hash and histories are emptied."
     if order_dependent: return 0
@@ -800,7 +805,7 @@ def submit(
     "Start searching; the caller goes on meanwhile."
     self._check(go, units is not None or order_dependent, wdl, multipv)
     fens = positions(fens)
-    if isinstance(units, Tensor): units = units.tolist()
+    if units is not None: units = _numbers(units, len(fens))
     if order_dependent: units = None
     settings = {"MultiPV": multipv}
     if self.knows_wdl: settings["UCI_ShowWDL"] = "true" if wdl else "false"
@@ -870,7 +875,7 @@ def scores(
     if invalid == "raise": return self.start_scores(fens, *limit, units, order_dependent)()
     if invalid != "report": raise UserError(f"invalid is {invalid!r}; it must be raise or report.")
     good, wrong = sort_out(fens)
-    if units is not None: units = [u for i, u in enumerate(units) if i not in wrong]
+    if units is not None: units = [u for i, u in enumerate(_numbers(units, len(fens))) if i not in wrong]
     return self.start_scores(good, *limit, units, order_dependent)(), wrong
 
 # %% ../nbs/api/12_engine.ipynb #79294b3e

@@ -11,10 +11,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import torch
-from fastcore.basics import patch
 from torch import Tensor
 
 from .board import Boards, _or, _tables
+from .core import patch
 
 # %% ../nbs/api/16_exchange.ipynb #66b3851f
 WORTH = (0, 1, 3, 3, 5, 9, 100)    # in pawns: nothing, pawn to king; nobody gives up a king

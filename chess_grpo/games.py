@@ -221,7 +221,8 @@ def file_rows(
     return _line_rows(path, Counter() if dropped is None else dropped)
 
 def _parquet_rows(path: Path) -> Iterator[dict]:
-    import pyarrow
+    try: import pyarrow
+    except ImportError: raise UserError(f"{path} is a parquet file: pip install pyarrow.") from None
     from pyarrow import parquet
     try:
         for batch in parquet.ParquetFile(path).iter_batches(1024): yield from batch.to_pylist()

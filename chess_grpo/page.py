@@ -121,10 +121,11 @@ def _set(self: Page, asked: dict):
 def _handler(page: Page) -> type[BaseHTTPRequestHandler]:
     "What answers requests."
     script = board_script() + _SCRIPT.replace("WORD", json.dumps(page.word))
-    def files() -> dict[str, tuple[str, str]]:
-        now = json.dumps(page.state()).replace("<", "\\u003c")
-        return {"/": ("text/html", _PAGE), "/style.css": ("text/css", board_style() + _LOOK),
-                "/page.js": ("text/javascript", script.replace("STATE", now, 1))}
+    fixed = {"/": ("text/html", _PAGE), "/style.css": ("text/css", board_style() + _LOOK)}
+    def file(path: str) -> tuple[str, str] | None: # kind and text; None = there is none
+        if path != "/page.js": return fixed.get(path)
+        with page.lock: now = json.dumps(page.state())    # it looks ahead on the board of the game
+        return "text/javascript", script.replace("STATE", now.replace("<", "\\u003c"), 1)
 
     class Handler(BaseHTTPRequestHandler):
         timeout = 30
@@ -145,7 +146,7 @@ def _handler(page: Page) -> type[BaseHTTPRequestHandler]:
             return self.headers.get("Host") == f"127.0.0.1:{self.server.server_port}"
 
         def do_GET(self):
-            found = files().get(self.path) if self.local() else None
+            found = file(self.path) if self.local() else None
             if found: self.say(200, *found)
             else: self.say(404, "text/plain", "There is nothing here.")
 

@@ -281,6 +281,9 @@ class _FromShards(_Order):
         if not len(learn): learn = torch.arange(len(self.all) - c.valid)
         out = torch.cat([kept_out(), keys[held_back]])
         self.learn = learn[~torch.isin(keys[learn], out)]
+        if not len(self.learn):
+            raise UserError(f"{c.shards} holds nothing to learn from beside what is held back or kept out: "
+                            "make more with chess-grpo label, or lower valid.")
         def lessons(rows: Tensor, smoothing: float = c.smoothing) -> Lessons:
             return scored(self.all.labelled(rows), c.target, c.softness, smoothing)
         self.lessons, self.moves, self.made_by = lessons, len(self.all.scores), self.all.settings

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .core import UserError
 from .schema import Config, key
-from .scores import Scores
+from .scores import Scores, no_scores
 
 # %% ../nbs/api/13_rewards.ipynb #c65f9141
 REWARDS: dict[str, Callable[[Scores], Tensor]] = {}
@@ -39,6 +39,10 @@ def expected(
     "The expected score (`Scores.expected`)."
     return scores.expected()
 
+def _above_0(**given: float):
+    for name, x in given.items():
+        if not x > 0: raise UserError(f"{name} of a reward is {x:g}; it must be above 0.")
+
 @reward
 def linear(
     scores: Scores, # [N], any view
@@ -46,6 +50,7 @@ def linear(
     limit: float = 2, # the largest reward, and that of a mate
 ) -> Tensor: # [N] in [-limit,limit]
     "Centipawns, scaled and clipped."
+    _above_0(per=per, limit=limit)
     clipped = (scores.cp / per).clamp(-limit, limit)
     return torch.where(scores.mate == 0, clipped, limit * scores.mate)
 
@@ -55,6 +60,7 @@ def tanh(
     per: float = 200, # centipawns that are worth tanh(1)
 ) -> Tensor: # [N] in [-1,1]
     "Centipawns, squashed."
+    _above_0(per=per)
     return torch.where(scores.mate == 0, torch.tanh(scores.cp / per), scores.mate.float())
 
 # %% ../nbs/api/13_rewards.ipynb #fb7ede7e
@@ -79,7 +85,10 @@ def reward_named(
         raise UserError(f"There is no reward {name!r}; choose one of {', '.join(REWARDS)}.")
     known = list(inspect.signature(REWARDS[name]).parameters)[1:]
     given = dict(_setting(name, known, s) for s in settings)
-    return partial(REWARDS[name], **given) if given else REWARDS[name]
+    if not given: return REWARDS[name]
+    found = partial(REWARDS[name], **given)
+    found(no_scores(1))    # what cannot be is said now, not at the first step
+    return found
 
 def _setting(name: str, known: list[str], words: str) -> tuple[str, float]:
     parameter, _, value = words.partition("=")

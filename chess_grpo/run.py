@@ -224,7 +224,7 @@ def keep(self: _Run, trainer: Trainer):
     if trainer.done % c.save_every == 0: trainer.save(self.folder)
     if c.keep_every and trainer.done % c.keep_every == 0:
         trainer.count()
-        save_policy(trainer.policy, self.folder/f"policy_{trainer.done:06d}.safetensors", trainer.card)
+        if self.first: save_policy(trainer.policy, self.folder/f"policy_{trainer.done:06d}.safetensors", trainer.card)
 
 def _short(row: dict) -> dict[str, str]:
     "For the bar."
@@ -241,7 +241,7 @@ def warned(self: _Run, trainer: Trainer, now: Quality, row: dict) -> dict:
 @patch
 def apart(self: _Run, trainer: Trainer, row: dict) -> str:
     "At equal weights, where the learner has looked again: is it still what drew?"
-    far = row["mean_kl_divergence"]
+    far = row.get("mean_kl_divergence", 0)    # a step that was taken back has none
     if not trainer.same_twice or far < 1e-4: return ""
     return (f"learner and sampler differ by a KL of {far:.2g} at equal weights; between looks they are taken for the"
             " same: stop the run, and ask chess-grpo preflight")
@@ -304,7 +304,7 @@ def tell(self: _Run, result: RunResult):
 CURVES = [("held-out expected-score loss", ["eval/expected_loss"]),
           ("own reward", ["train/own_reward"]), ("entropy (nats)", ["entropy", "eval/entropy"])]
 _MORE = [*CURVES, ("clip fraction", ["mean_clip_fraction"]), ("loss", ["train_total_loss"]),
-         ("gradient by term", ["grad/surrogate", "grad/entropy", "grad/kl", "grad/kl_old", "grad/value"]),
+         ("gradient by term", ["grad/surrogate", "grad/entropy", "grad/kl_ref", "grad/kl_old", "grad/value"]),
          ("KL of one update", ["kl_last_update"]), ("groups without variance", ["train/zero_variance_groups"])]
 
 def told(compared: Compared) -> str:
@@ -419,7 +419,8 @@ def plan(
 ) -> Plan:
     "Reckon memory, measure a step."
     c = placed(check(config))
-    part = c.but(batch=max(1, c.batch // 8), preflight="off")
+    shares = c.shares or 1
+    part = c.but(batch=max(1, c.batch // 8 // shares) * shares, preflight="off")
     with open_engines(c.processes or (None if ray else 0), ray) as engine:
         trainer = Trainer(part, engine)
         trainer.step()

@@ -95,6 +95,7 @@ def but(
     **other, # keys by their short names, or whole parts
 ):
     "The same configuration with other values; they are checked by `check`, not here."
+    other = dict(_unnested(other, {f.name for f in fields(config) if "part" in f.metadata}))
     known, inner, where = leaves(type(config)), {}, type(config).__name__
     whole = {f.name for f in fields(config) if "help" not in f.metadata}
     whole = {n: v for n, v in other.items() if n in whole and (n not in known or is_dataclass(v))}
@@ -104,6 +105,11 @@ def but(
         if leaf is None: raise _unknown(known, name, where)
         _set(inner, leaf.path, _none(leaf, value))
     return _replaced(replace(config, **whole), inner)
+
+def _unnested(values: dict, parts: set[str]):
+    for name, value in values.items():
+        if name in parts and isinstance(value, dict): yield from _unnested(value, parts)
+        else: yield name, value
 
 def flat(config) -> dict:
     "Every key with its value, by short names: what `config.json` holds."
@@ -165,7 +171,9 @@ def _of_kind(leaf: Leaf, value) -> bool:
 def within(leaf: Leaf, value: float) -> bool:
     "Is a number within its limits? nan and infinities never are."
     a = leaf.about
-    return (math.isfinite(value)
+    try: finite = math.isfinite(value)
+    except OverflowError: finite = False    # an integer that no float holds
+    return (finite
             and (a["least"] is None or value >= a["least"])
             and (a["most"] is None or value <= a["most"])
             and (a["above"] is None or value > a["above"])
@@ -200,11 +208,6 @@ def config_from(
                             f"not {value!r}.")
         _set(tree, leaf.path, value)
     return _replaced(cls(), tree)
-
-def _unnested(values: dict, parts: set[str]):
-    for name, value in values.items():
-        if name in parts and isinstance(value, dict): yield from _unnested(value, parts)
-        else: yield name, value
 
 # %% ../nbs/api/01_schema.ipynb #718d1906
 class Config:

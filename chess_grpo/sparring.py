@@ -203,7 +203,8 @@ def play_by_typing(
         if session.over: break
         say(str(session.board.transform(chess.flip_horizontal).transform(chess.flip_vertical)
                 if session.side == chess.BLACK else session.board))
-        word = read(f"{session.status()} > ").strip()
+        try: word = read(f"{session.status()} > ").strip()
+        except EOFError: break    # Ctrl-D
         if word == "stop": break
         if word == "undo": session.undo()
         elif word == "hints": say("  ".join(f"{o.san} {o.probability:.0%}" for o in session.thoughts()))

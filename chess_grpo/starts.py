@@ -271,7 +271,9 @@ def load_openings(
 ) -> list[Opening]:
     "Read openings; what is no legal line raises `UserError` with its number."
     path = Path(path or data_path("openings.tsv"))
-    lines = path.read_text().splitlines()[1:]
+    try: lines = path.read_text("utf-8").splitlines()[1:]
+    except (OSError, UnicodeDecodeError) as e:
+        raise UserError(f"{path} holds no openings that can be read ({e}).") from None
     return [_opening(line, f"Line {number} of {path.name}") for number, line in enumerate(lines, 2)]
 
 def _opening(line: str, where: str) -> Opening:
@@ -330,7 +332,9 @@ class LiveGames:
         boards = Boards.from_fens([self.openings[i] for i in which], history=HISTORY)
         other = torch.rand(n, generator=generator) < 0.5
         moves = random_actions(boards[other].legal_mask(), generator)
-        return put_rows(boards, other, boards[other].push(moves))
+        moved = boards[other].push(moves)
+        on = moved.outcome() == 0    # that move may mate; then the game begins before it
+        return put_rows(boards, other.masked_scatter(other, on), moved[on])
 
 # %% ../nbs/api/15_starts.ipynb #29f631e0
 @patch

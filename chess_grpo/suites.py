@@ -183,7 +183,8 @@ def converts(
 class UciPlayer:
     "A program that speaks UCI, with so many nodes a move."
     def __init__(self, command: str, nodes: int):
-        self.name = Path(shlex.split(command)[0]).name
+        program, *options = shlex.split(command)
+        self.name = " ".join([Path(program).name, *options])
         try: self.engine = chess.engine.SimpleEngine.popen_uci(shlex.split(command), timeout=30)
         except (OSError, chess.engine.EngineError, TimeoutError) as e:
             raise UserError(f"{command!r} does not answer as a UCI engine ({type(e).__name__}).") from None
@@ -214,7 +215,9 @@ def player_of(
         return EnginePlayer(stack.enter_context(EnginePool(options=options)), go, word)
     if word in SHIPPED or word.endswith(".safetensors") or Path(word).is_dir():
         return PolicyPlayer(load_policy(word), name=word, presses=presses)
-    if not word.strip() or not shutil.which(shlex.split(word)[0]):
+    try: program = shlex.split(word)[:1]
+    except ValueError: program = []    # a quote that is never closed
+    if not program or not shutil.which(program[0]):
         raise UserError(f"There is no player {word!r}: name random, exchanges, one of {', '.join(LADDER)}, a"
                         " policy.safetensors or a run's folder, or the command of a UCI engine.")
     return stack.enter_context(UciPlayer(word, nodes))
@@ -284,10 +287,11 @@ def tournament(
     progress: bool = False, # show a bar for each match
 ) -> list[Game]:
     "All games, the two of a pair side by side."
-    games = []
-    for (a, one), (b, other) in combinations(players.items(), 2):
-        names = {one.name: a, other.name: b} if one.name != other.name else None
-        if names is None: raise UserError(f"{a} and {b} are one player.")
+    games, pairs = [], list(combinations(players.items(), 2))
+    for (a, one), (b, other) in pairs:
+        if one.name == other.name: raise UserError(f"{a} and {b} are one player, {one.name}.")
+    for (a, one), (b, other) in pairs:
+        names = {one.name: a, other.name: b}
         for g in play_match(one, other, openings, progress=progress):
             games.append(replace(g, white=names[g.white], black=names[g.black]))
     return games

@@ -48,7 +48,8 @@ class Trainer:
         mine = c.but(batch=max(1, c.batch // self.world.size))
         check_memory(memory_needed(mine), c.device, "This run",
                      "micro_batch, batch, group, plies, width or layers")
-        self.done, self.kept, self.evaluated = 0, None, 0    # kept: the step of the last checkpoint
+        self.done, self.kept = 0, None    # kept: the step of the last checkpoint
+        self.evaluated = -engine.evaluated    # what it has scored for others does not count
         self.policy = start_policy(c).to(c.device)
         self.reference = copy.deepcopy(self.policy).eval()
         self.sampler = self.policy if c.optimizer.sync_every == 1 else copy.deepcopy(self.policy)
@@ -122,7 +123,7 @@ def stopped(self: Trainer) -> str:
 
 @patch(as_prop=True)
 def evaluations(self: Trainer) -> int:
-    "Positions the engine has scored since the first step."
+    "Positions the engine has scored for this run, its preflight included."
     return self.evaluated + self.engine.evaluated
 
 @patch

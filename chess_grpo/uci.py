@@ -118,7 +118,9 @@ def _position(self: Uci, words: list[str]):
     if words[:1] == ["startpos"]: board = chess.Board()
     elif words[:1] == ["fen"]: board = read_fen(" ".join(words[1:at]))
     else: raise UserError("position needs startpos or fen.")
-    for uci in words[at + 1:]: board.push_uci(uci)    # an illegal move: ValueError
+    for uci in words[at + 1:]:
+        if uci == chess.Move.null().uci(): raise UserError(f"{uci} passes, and is no move of chess.")
+        board.push_uci(uci)    # an illegal move: ValueError
     self.board = board
     board.halfmove_clock = min(board.halfmove_clock, MOST)
     board.fullmove_number = min(board.fullmove_number, MOST)

@@ -85,4 +85,6 @@ class ChessTaskset(vf.Taskset[ChessTask, ChessConfig]):
         c = self.config
         if c.file is None: return boards_of(random_starts(c.positions, generator(c.seed)).fens())
         if c.file.suffix in (".pgn", ".gz", ".zst", ".parquet", ".jsonl"): return boards_of(c.file, c.positions)
-        return boards_of([f for f in c.file.read_text().split("\n") if f.strip()], c.positions)
+        try: lines = c.file.read_text("utf-8").split("\n")
+        except (OSError, UnicodeDecodeError) as e: raise UserError(f"{c.file} cannot be read ({e}).") from None
+        return boards_of([f for f in lines if f.strip()], c.positions)

@@ -213,16 +213,17 @@ def mean_advantages(
 # %% ../../nbs/api/70_study_000.ipynb #3bc710a1
 def ranks(
     x: Tensor, # [N]
-) -> Tensor: # [N] float, 0 = smallest
+) -> Tensor: # [N] float, 0 = smallest; equal numbers share the mean of their ranks
     "The rank of each number."
-    return x.argsort().argsort().float()
+    _, where, many = x.unique(return_inverse=True, return_counts=True)
+    return (many.cumsum(0) - (many + 1) / 2)[where]
 
 def rank_agreement(
     held: Labelled, # positions with the score of every legal move
     rows: Tensor, # [K] int64, which of them
     engine: EnginePool,
     depth: int, # plies of the search after each move
-) -> Tensor: # [up to K], one a position with more than four moves
+) -> Tensor: # [up to K], one a position with more than four moves that are not all worth the same
     "Rank correlation of the moves' rewards at a depth with those of the labels."
     packed, counts = score_moves(held.boards[rows], engine, depth)
     worth, deepest, legal = tanh(unpack_scores(packed)), tanh(held.scores), held.boards.legal_mask()
@@ -230,7 +231,8 @@ def rank_agreement(
     for i, n in zip(rows.tolist(), counts.tolist()):
         here, deep = worth[at:at + n], deepest[i][legal[i]]
         at += n
-        if n > 4: found.append(torch.corrcoef(torch.stack([ranks(here), ranks(deep)]))[0, 1].item())
+        if n > 4 and len(here.unique()) > 1 < len(deep.unique()):
+            found.append(torch.corrcoef(torch.stack([ranks(here), ranks(deep)]))[0, 1].item())
     return torch.tensor(found)
 
 # %% ../../nbs/api/70_study_000.ipynb #9f9fb81d

@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Callable, Sequence
 
 import torch
-from fastcore.basics import patch
 from torch import Tensor
 
 from ..advantages import equal, less_mean, masked_mean
 from ..board import Boards
 from ..config import SCHEDULES, TrainConfig
-from ..core import UserError
+from ..core import UserError, patch
 from ..engine import EnginePool
 from ..files import read_json, write_json, write_whole
 from ..frontier import frontier

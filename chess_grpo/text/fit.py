@@ -39,7 +39,7 @@ def encoded(
 ) -> tuple[Tensor, Tensor]:
     "Samples as tokens."
     prompts = tokenizer([s.prompt for s in samples])["input_ids"]
-    ends = tokenizer([s.completion for s in samples])["input_ids"]
+    ends = tokenizer([s.completion for s in samples], add_special_tokens=False)["input_ids"]
     rows = [p + c + [tokenizer.eos_token_id] for p, c in zip(prompts, ends)]
     length = max(map(len, rows), default=0)
     tokens = torch.tensor([r + [tokenizer.pad_token_id] * (length - len(r)) for r in rows])

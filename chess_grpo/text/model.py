@@ -316,7 +316,9 @@ def retokenised(
     clean: Callable[[str], str] = _as_noted,
 ) -> Completions:
     "A bug: the completions cleaned and encoded again; drawn_at stays that of the sampled tokens."
-    rows = [[tokenizer.encode(clean(t)) + [tokenizer.eos_token_id] for t in row] for row in c.texts]
+    def again(text: str) -> list[int]:
+        return [*tokenizer.encode(clean(text), add_special_tokens=False), tokenizer.eos_token_id]
+    rows = [[again(t) for t in row] for row in c.texts]
     T = max(len(r) for row in rows for r in row)
     tokens = [[r + [tokenizer.pad_token_id] * (T - len(r)) for r in row] for row in rows]
     mask = [[[i < len(r) for i in range(T)] for r in row] for row in rows]

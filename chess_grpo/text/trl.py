@@ -303,6 +303,7 @@ def check_model(
             return model(input_ids=ids.to(model.device), attention_mask=attention.to(model.device)).logits
     ends = model.generation_config.eos_token_id
     ends = [] if ends is None else [ends] if isinstance(ends, int) else ends
+    captured.check_tokens(model.get_input_embeddings().num_embeddings)
     with _in_eval(model):
         found = check_captured(captured, score, temperature=temperature, exact=in_float32, padded=False)
     return replace(found, checks=[*found.checks, *(check_ends(captured, ends) if ends else [])])
