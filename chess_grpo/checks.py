@@ -376,16 +376,13 @@ def _check_ply(t: int, advantages: Tensor, again: Tensor, mask: Tensor, at_least
         )
     def within(x: Tensor) -> Tensor: return (x - masked_mean(x, mask, 1, True))[mask].double()
     a, b = within(advantages), within(again)    # what the moves of a group differ by
-    confirmed = (a * b).sum() ** 2 / ((a * a).sum() * (b * b).sum()).clamp_min(1e-30)
-    return judge(
-        name,
-        confirmed.item(),
-        at_least=at_least,
-        show="{:.0%}",
-        cause="noise",
-        verdict="warning",
-        remedy="the advantages are mostly noise of the engine: search deeper",
-    )
+    r = (a * b).sum() / ((a * a).sum() * (b * b).sum()).clamp_min(1e-30).sqrt()
+    confirmed = (r * r.abs()).item()    # a better look that says the opposite confirms nothing
+    how = ("noise", "warning", "the advantages are mostly noise of the engine: search deeper")
+    if confirmed < -at_least:
+        how = "sign", "fault", "a better look says the opposite: one of both is from the other side's point of view"
+    cause, verdict, remedy = how
+    return judge(name, confirmed, at_least=at_least, show="{:.0%}", cause=cause, verdict=verdict, remedy=remedy)
 
 # %% ../nbs/api/30_checks.ipynb #7bf91502
 def check_saturation(

@@ -226,7 +226,7 @@ def player_of(
 def elo_scale(
     games: Sequence[Game], # of all matches, the two of a pair side by side
     anchor: str, # whose rating is 0
-    resamples: int = 200, # of pairs of games
+    resamples: int = 200, # weights of all pairs of games: the Bayesian bootstrap (Rubin 1981)
     seed: int = 0,
 ) -> dict[str, Figure]: # name -> Elo, 95% interval over pairs
     "One scale for all who played."
@@ -239,15 +239,15 @@ def elo_scale(
     met = torch.tensor(sorted({tuple(sorted(p)) for p in zip(white.tolist(), black.tolist())}))
     _check_joined(met, names, at[anchor])
     rolls, pairs = generator(seed), len(games) // 2
-    def fit(rows: Tensor) -> Tensor:
-        both = torch.stack([torch.cat([white[rows], met[:, 0]]), torch.cat([black[rows], met[:, 1]])])
-        points = torch.cat([won[rows], torch.full((len(met),), 0.5, dtype=torch.float64)])
-        return _bradley_terry(both, points, len(names))
-    whole = fit(torch.arange(len(games)))
-    again = []
-    for _ in range(resamples):
-        some = torch.randint(pairs, (pairs,), generator=rolls)
-        again.append(fit(torch.cat([2 * some, 2 * some + 1])))
+    # half a game won and half a game lost between all who met: nobody is infinitely better
+    both = torch.stack([torch.cat([side, met[:, i], met[:, i]]) for i, side in enumerate((white, black))])
+    points = torch.cat([won, torch.ones(len(met), dtype=won.dtype), torch.zeros(len(met), dtype=won.dtype)])
+    def fit(of_pairs: Tensor, of_halves: Tensor) -> Tensor:
+        weights = torch.cat([of_pairs.repeat_interleave(2), of_halves / 2])
+        return _bradley_terry(both, points, weights, len(names))
+    def drawn(n: int) -> Tensor: return torch.empty(n, dtype=won.dtype).exponential_(generator=rolls)
+    whole = fit(torch.ones(pairs, dtype=won.dtype), torch.ones(2 * len(met), dtype=won.dtype))
+    again = [fit(drawn(pairs), drawn(2 * len(met))) for _ in range(resamples)]
     less = torch.stack(again) - torch.stack(again)[:, at[anchor], None]
     low, high = less.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64), 0)
     value = whole - whole[at[anchor]]
@@ -262,12 +262,12 @@ def _check_joined(met: Tensor, names: list[str], anchor: int):
     left = [n for i, n in enumerate(names) if i not in known]
     if left: raise UserError(f"{left[0]} met nobody who met {names[anchor]}: their ratings cannot be compared.")
 
-def _bradley_terry(both: Tensor, points: Tensor, n: int) -> Tensor: # [n] Elo, mean 0
+def _bradley_terry(both: Tensor, points: Tensor, weights: Tensor, n: int) -> Tensor: # [n] Elo, mean 0
     "Newton's method on the likelihood, which is concave."
     r = torch.zeros(n, dtype=torch.float64)
     for _ in range(100):
         p = torch.sigmoid(r[both[0]] - r[both[1]])
-        up, weight = points - p, p * (1 - p)
+        up, weight = weights * (points - p), weights * p * (1 - p)
         slope = torch.zeros_like(r).index_add(0, both[0], up).index_add(0, both[1], -up)
         bend = torch.zeros(n, n, dtype=torch.float64)
         for i, j, sign in ((0, 0, 1), (1, 1, 1), (0, 1, -1), (1, 0, -1)):

@@ -71,7 +71,8 @@ def batch_gradients(
     k = len(labelled) // size
     if k < 2: raise UserError(f"{len(labelled)} positions make {k} batches of {size}; noise is seen between two.")
     weights, rows = [x for x in policy.parameters() if x.requires_grad], []
-    for rows_of in tqdm(torch.arange(k * size).split(size), desc="gradients", disable=not progress):
+    mixed = torch.randperm(len(labelled), generator=generator(0))[:k * size]    # files are sorted by phase
+    for rows_of in tqdm(mixed.split(size), desc="gradients", disable=not progress):
         some = labelled[rows_of]
         loss = objective(policy.log_probs(some.boards.to(policy.device)), some.expected.to(policy.device))
         each = torch.autograd.grad(loss, weights, allow_unused=True)
