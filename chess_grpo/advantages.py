@@ -39,8 +39,11 @@ class AdvantageConfig(Config):
     )
     scale: str = key("batch", "what divides the advantages", option="advantage_scale",
                      choices=("none", "group", "rms", "batch", "all"))
-    credit: str = key("step", "what a step answers for", option="advantage_credit",
-                      choices=("step", "return", "trajectory"))
+    credit: str = key(
+        "step", "what a step answers for; return and trajectory add up, so they want rewards that are changes"
+        " (reward_change): of levels, a game that is won early has fewer",
+        choices=("step", "return", "trajectory"), option="advantage_credit",
+    )
     ddof: int = key(
         0, "1 = sums of squares are divided by n - 1", least=0, most=1, option="advantage_ddof"
     )
