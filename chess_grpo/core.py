@@ -26,6 +26,7 @@ class UserError(ValueError):
 
 class NotFinite(UserError):
     "Training has diverged: weights, loss or gradient are not numbers any more."
+    elsewhere = False    # True = another process of the run said so
 
 # %% ../nbs/api/00_core.ipynb #9284f68c
 SCALES = ("smoke", "cpu", "gpu")
@@ -213,15 +214,33 @@ class World:
     def sum(self,
         x: torch.Tensor, # the same shape in every process
     ) -> torch.Tensor:
-        "Over all processes."
+        "Over all processes; `NotFinite` where one of them has told that it cannot go on."
         if self.size == 1: return x
+        self._meet()
+        return self._sum(x)
+
+    def _sum(self, x: torch.Tensor) -> torch.Tensor:
         from accelerate import PartialState
         from accelerate.utils import reduce
         there = x.to(PartialState().device, copy=True)    # nccl wants it on the GPU
         with _together(): return reduce(there, "sum").to(x.device)
 
+    def _meet(self):
+        "Before each message: does everybody come to it?"
+        if self._sum(torch.ones(1)).item() == self.size: return
+        why = NotFinite("In another process of this run something is not a number: its messages say what.")
+        why.elsewhere = True
+        raise why
+
+    def tell(self,
+        why: NotFinite, # that this process caught; nothing is sent where another one has told it
+    ):
+        "The others hear at their next message that this process does not come to it; each then catches a `NotFinite`."
+        if self.size > 1 and not why.elsewhere: self._sum(torch.zeros(1))
+
     def same(self, value):
         "What the first process says, in all of them."
         if self.size == 1: return value
+        self._meet()
         from accelerate.utils import broadcast_object_list
         with _together(): return broadcast_object_list([value])[0]

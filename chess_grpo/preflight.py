@@ -187,6 +187,7 @@ def _of_steps(run: Trainer, trial: Learner, batch: Batch) -> list[Check]:
     rates += [rate] * (100 - len(rates))
     try: step = step_size(trial.model.parameters(), every, update, rates)
     except NotFinite as e:
+        trial.world.tell(e)
         remedy = "one update leaves no numbers: lower the learning rate"
         return [Check("numbers after one update", str(e), "finite", "fault", remedy, ("step too large",))]
     direction = [] if momentum else [check_direction(slope, flat() - before)]

@@ -290,7 +290,9 @@ def step(self: Trainer) -> dict:
     "One step and its metrics; a step that fails has not happened."
     before = self.random_states(), learner_state(self.learner), self.done
     try: row = self._step()
-    except NotFinite as e: return self._diverged(e, *before)
+    except NotFinite as e:
+        self.world.tell(e)
+        return self._diverged(e, *before)
     except BaseException:
         self._undo(*before)
         raise
