@@ -253,6 +253,7 @@ WAYS: dict[str, Way] = {
     "GRPO, 8 moves, entropy held, batches of 600": Way(dict(group=8, batch=600, entropy_coef=0.0), hold_entropy),
     "GRPO, 8 games of 4 plies": _grpo(8, 32, plies=4, advantage_credit="return"),
     "GRPO, 8 games of 16 plies": _grpo(8, 8, plies=16, advantage_credit="return"),
+    "GRPO, 8 games of 16 plies, of changes": _grpo(8, 8, plies=16, advantage_credit="return", reward_change=True),
     "a value head, 2 moves": _grpo(2, 512, value=True, advantage_baseline="value"),
     "PPO, 2 moves, 4 updates": _grpo(2, 512, value=True, advantage_baseline="value", updates=4),
     "expert iteration, 8 moves": Way(dict(group=8, batch=144), imitate_best),
