@@ -306,7 +306,7 @@ class Plan:
         free = "" if self.free is None else f" ({self.free / 1e9:.3g} GB are free)"
         short = f"; lower {self.less}" if self.free is not None and self.memory > self.free else ""
         return (f"about {self.memory / 1e9:.3g} GB of memory{free}{short}; {self.seconds:.3g} s a step,"
-                f" {self.hours:.3g} hours for {self.steps:,} steps")
+                f" {self.hours:{',.0f' if self.hours >= 100 else '.3g'}} hours for {self.steps:,} steps")
 
 # %% ../nbs/api/26_config.ipynb #6f5de2bb
 _EARLIER = {"optimizer": "adamw", "bf16": False, "exchanges": False}    # what runs did before these keys were there
