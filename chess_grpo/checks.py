@@ -374,12 +374,15 @@ def _check_ply(t: int, advantages: Tensor, again: Tensor, mask: Tensor, at_least
         return Check(
             name, f"only {differs:.0%} of the groups differ", f"at least {at_least:.0%}", "sound"
         )
+    several = (mask.sum(1) - 1).clamp_min(0).sum().item()    # differences that are free
+    if several < 9:
+        return Check(name, f"only {several} differences, too few to tell", f"at least {at_least:.0%}", "sound")
     def within(x: Tensor) -> Tensor: return (x - masked_mean(x, mask, 1, True))[mask].double()
     a, b = within(advantages), within(again)    # what the moves of a group differ by
     r = (a * b).sum() / ((a * a).sum() * (b * b).sum()).clamp_min(1e-30).sqrt()
     confirmed = (r * r.abs()).item()    # a better look that says the opposite confirms nothing
     how = ("noise", "warning", "the advantages are mostly noise of the engine: search deeper")
-    if confirmed < -at_least:
+    if confirmed < -at_least and r * several ** 0.5 < -3:    # by chance in 1 of 700 where nothing is confirmed
         how = "sign", "fault", "a better look says the opposite: one of both is from the other side's point of view"
     cause, verdict, remedy = how
     return judge(name, confirmed, at_least=at_least, show="{:.0%}", cause=cause, verdict=verdict, remedy=remedy)

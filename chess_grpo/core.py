@@ -12,9 +12,11 @@ import ctypes
 import glob
 import json
 import os
+import sys
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from threading import Lock
 
 import torch
 from torch import distributed
@@ -101,10 +103,13 @@ def _remove_left_over(path: Path):
     except ProcessLookupError: path.unlink(missing_ok=True)
     except (OSError, OverflowError): pass    # it lives, or is not ours to ask about
 
+_UMASK = Lock()
+
 def _as_usual(path: Path):
     "For whom a file is readable is the user's choice (umask), not the writer's."
-    mask = os.umask(0o077)
-    os.umask(mask)
+    with _UMASK:    # it is read by setting it, for all threads
+        mask = os.umask(0o077)
+        os.umask(mask)
     path.chmod(0o666 & ~mask)
 
 # %% ../nbs/api/00_core.ipynb #5c8c0859
@@ -235,8 +240,11 @@ class World:
     def tell(self,
         why: NotFinite, # that this process caught; nothing is sent where another one has told it
     ):
-        "The others hear at their next message that this process does not come to it; each then catches a `NotFinite`."
-        if self.size > 1 and not why.elsewhere: self._sum(torch.zeros(1))
+        """The others hear at their next message that this process does not come to it; each then catches a `NotFinite`.
+        What it was is said on stderr: only the first process keeps a log."""
+        if self.size == 1 or why.elsewhere: return
+        print(f"process {self.rank}: {why}", file=sys.stderr, flush=True)
+        self._sum(torch.zeros(1))
 
     def same(self, value):
         "What the first process says, in all of them."

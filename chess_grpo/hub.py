@@ -175,6 +175,10 @@ the moves of a position share a hash that was empty before.
 Made with `chess-grpo label` of chess_grpo {version}; `chess_grpo.hub.write_label_dataset` wrote this.
 """
 
+def _depths(settings: dict) -> str:
+    deeper = settings.get("some_at_depth")
+    return str(settings.get("depth", "unknown")) + (f", some at depth {deeper}" if deeper else "")
+
 def write_label_dataset(
     shards: str | Path, # a folder that chess-grpo label made
     folder: str | Path, # of the data set, newly made
@@ -193,6 +197,6 @@ def write_label_dataset(
         write_whole(folder/"data"/f"train-{i:05d}.parquet", lambda p: table.to_parquet(str(p)))
     card = _DATA.format(n=len(every), m=len(every.scores), version=__version__,
                         engine=every.settings.get("engine", "an engine that nobody noted"),
-                        depth=every.settings.get("depth", "unknown"))
+                        depth=_depths(every.settings))
     write_whole(folder/"README.md", lambda p: p.write_text(card))
     return folder

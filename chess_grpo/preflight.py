@@ -185,7 +185,9 @@ def _of_steps(run: Trainer, trial: Learner, batch: Batch) -> list[Check]:
         for _ in range(c.optimizer.updates)
     ]
     rates += [rate] * (100 - len(rates))
-    try: step = step_size(trial.model.parameters(), every, update, rates)
+    try:
+        step = step_size(trial.model.parameters(), every, update, rates)
+        trial.world.sum(torch.zeros(1))    # what another process tells after its update is heard here
     except NotFinite as e:
         trial.world.tell(e)
         remedy = "one update leaves no numbers: lower the learning rate"

@@ -8,6 +8,7 @@ __all__ = ['AGAIN', 'targets', 'cross_entropy', 'Lessons', 'scored', 'imitated',
            'plan_pretraining']
 
 # %% ../nbs/api/44_pretrain.ipynb #56277c6e
+import hashlib
 import json
 import math
 import tempfile
@@ -258,6 +259,7 @@ class _Order:
     seen: Seen | None = None    # what is known of the moves of all rows; None = it is counted each time
     moves: int = 0    # of all rows together; 0 = nobody has counted them
     made_by: dict = {}    # engine and depth that scored them; {} = nobody did
+    mark: str = ""    # of what is learned and what is held back: a run goes on with the same
 
     def next(self, n: int, g: torch.Generator) -> Lessons:
         while len(self.order) < n:
@@ -265,6 +267,11 @@ class _Order:
         rows, self.order = self.order[:n], self.order[n:]
         batch = self.lessons(rows)
         return replace(batch, boards=self.seen.tell(batch.boards, rows)) if self.seen else batch
+
+def _mark(*tensors: Tensor) -> str:
+    mark = hashlib.sha256()
+    for x in tensors: mark.update(x.contiguous().numpy())
+    return mark.hexdigest()
 
 class _FromShards(_Order):
     "Shards, parted."
@@ -288,6 +295,7 @@ class _FromShards(_Order):
             return scored(self.all.labelled(rows), c.target, c.softness, smoothing)
         self.lessons, self.moves, self.made_by = lessons, len(self.all.scores), self.all.settings
         self.valid = self.lessons(held_back, 0.0)
+        self.mark = _mark(keys[self.learn], keys[held_back], self.all.scores)
 
 class _FromGames(_Order):
     "Games, parted: those that are held back are the last ones."
@@ -306,6 +314,7 @@ class _FromGames(_Order):
         def lessons(rows: Tensor, smoothing: float = c.smoothing) -> Lessons:
             return imitated(Played(played.boards[rows], played.actions[rows], played.game[rows]), smoothing)
         self.lessons, self.valid = lessons, lessons(back, 0.0)
+        self.mark = _mark(keys[self.learn], keys[back], played.actions)
 
 # %% ../nbs/api/44_pretrain.ipynb #12c96931
 def make_optimizers(
@@ -451,7 +460,8 @@ def save(self: _Pretraining):
     tensors |= {"order": self.data.order, "generator": self.generator.get_state(),
                 "dice": torch.get_rng_state(), "losses": torch.tensor(self.losses, dtype=torch.float64)}
     header = {"config": json.dumps(self.config.flat()), "step": str(self.done),
-              "seconds": repr(time.monotonic() - self.start)}
+              "seconds": repr(time.monotonic() - self.start), "data": self.data.mark,
+              "taught": "yes" if self.teach else "no"}
     write_tensors(self.folder/"state.safetensors", "pretraining state", tensors, header)
 
 @patch
@@ -459,6 +469,13 @@ def load(self: _Pretraining, folder: Path):
     "Go on from there."
     path = folder/"state.safetensors"
     header, tensors = read_tensors(path, "pretraining state", "go on from another copy, or begin again")
+    taught = "yes" if self.teach else "no"
+    if header.get("taught", taught) != taught:
+        raise UserError(f"{path} is of a run that had {'no' if self.teach else 'a'} teacher: go on with "
+                        f"pretrain(resume=...{'' if self.teach else ', teach=...'}).")
+    if header.get("data", self.data.mark) != self.data.mark:
+        raise UserError(f"{self.config.games or self.config.shards} no longer holds what {path} has learned from: "
+                        "bring it back, or begin again.")
     try:
         load_training(self.policy, [o for o, _ in self.optimizers], tensors, where=str(path))
         self.generator.set_state(tensors["generator"])
@@ -507,13 +524,15 @@ def pretrain(
         raise UserError(f"The run diverged {e} Start again with a lower learning_rate; "
                         f"{run.folder} keeps the last checkpoint.") from None
     except KeyboardInterrupt:
-        if progress: tqdm.write(f"interrupted; {_to_go_on(run.folder)}")
+        if progress: tqdm.write(f"interrupted; {_to_go_on(run)}")
         raise
     finally: run.log.close()
-    if stop.asked and progress: tqdm.write(f"stopped after {run.done} steps; {_to_go_on(run.folder)}")
+    if stop.asked and progress: tqdm.write(f"stopped after {run.done} steps; {_to_go_on(run)}")
     return run.finished(stop, progress)
 
-def _to_go_on(folder: Path) -> str: return f"go on with: chess-grpo pretrain --resume {folder}"
+def _to_go_on(run: _Pretraining) -> str:
+    if run.teach: return f"go on with: pretrain(resume='{run.folder}', teach=...)"
+    return f"go on with: chess-grpo pretrain --resume {run.folder}"
 
 @patch(as_prop=True)
 def card(self: _Pretraining) -> dict:

@@ -213,9 +213,11 @@ def _random_lines(
     plies: int,
     generator: torch.Generator,
 ) -> tuple[Boards, list[list[str]]]:    # positions, and the moves that lead there
-    "From the initial position."
+    "From the initial position; fewer than n where games end on the way."
     boards, lines = Boards.start(n), [[] for _ in range(n)]
     for _ in range(plies):
+        going = boards.outcome() == 0
+        if not going.all(): boards, lines = boards[going], [x for x, g in zip(lines, going.tolist()) if g]
         actions = random_actions(boards.legal_mask(), generator)
         boards = boards.push(actions)
         for line, a in zip(lines, actions.tolist()): line.append(MOVES[a])

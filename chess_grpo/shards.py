@@ -264,6 +264,10 @@ def plan_labels(
     return LabelPlan(there, (shards - there) * positions, size, rate, len(engine.pids))
 
 # %% ../nbs/api/42_shards.ipynb #24152aec
+def _scored_by(settings: dict) -> dict:
+    deeper = {"some_at_depth": settings["deeper"]["depth"]} if "deeper" in settings else {}
+    return {k: settings[k] for k in ("engine", "depth") if k in settings} | deeper
+
 @dataclass(frozen=True, eq=False)
 class Shards:
     "Labelled positions of a folder, in memory as they are in the files."
@@ -272,7 +276,7 @@ class Shards:
     start: Tensor    # [N] int64, where each position's scores begin
     # [N] int64, which file a position is from: those of one file are from the same games
     shard: Tensor
-    settings: dict = field(default_factory=dict)    # engine and depth that scored them, as the files say
+    settings: dict = field(default_factory=dict)    # what scored them, as the files say: engine, depth
 
     def __len__(self) -> int: return len(self.boards)
 
@@ -295,7 +299,7 @@ class Shards:
     ) -> "Shards":
         "Read and check shards wherever they are."
         parts, settings = zip(*map(_read_shard, paths))
-        by = [{k: s[k] for k in ("engine", "depth") if k in s} for s in (x or {} for x in settings)]
+        by = [_scored_by(x or {}) for x in settings]
         for path, said in zip(paths, by):
             if said != by[0]:
                 raise UserError(f"{path} was scored by {said}, {paths[0].name} by {by[0]}: scores of two engines"

@@ -63,6 +63,9 @@ def deepened(
         asked = torch.zeros(len(counts), dtype=torch.bool)
         asked[rows[(rows >= before) & (rows < before + len(counts))] - before] = True
         before += len(counts)
+        if settings.get("engine", engine.name) != engine.name:
+            raise UserError(f"{path} was scored by {settings['engine']}, this is {engine.name}: scores of two engines"
+                            " are not one data set.")
         settings |= {"deeper": {"depth": depth, "rows": asked.nonzero()[:, 0].tolist()}}
         if (out/path.name).is_file():
             _check_settings(out/path.name, settings)

@@ -119,6 +119,10 @@ class Priced(Trainer):
     price = 100_000    # evaluations at depth 4 that a run may take as long as
     dear = 1.0    # that one evaluation of it takes as long as
 
+    def __init__(self, *args, **other):
+        super().__init__(*args, **other)
+        if self.world.size > 1: raise UserError("A way is paid for in one process: begin it without a launcher.")
+
     @property
     def paid(self) -> float: return self.dear * self.evaluations
 
@@ -274,14 +278,23 @@ def look_at_policy(
     return {"likeliest": f.at(0).losses.mean().item(), "drawn": f.at(1).losses.mean().item(),
             "entropy": f.at(1).entropy, "agreement": f.at(0).agreement.mean().item()}
 
+def _spelled(way: Way) -> dict:
+    "What a configuration does not say of a way."
+    numbers = {f"{k.__name__}.{name}": x for k in way.kinds for name, x in vars(k).items()
+               if name[0] != "_" and isinstance(x, (int, float))}
+    named = {"weights": getattr(way.weights, "__name__", ""), "kinds": [k.__name__ for k in way.kinds]}
+    return named | {"dear": way.dear} | numbers
+
 def check_kept_run(
-    config: TrainConfig, # of a run, with the keys of its way
+    way: Way,
+    config: TrainConfig, # of a run, without the keys of its way
     price: int, # engine evaluations
     folder: Path, # where the run is kept, or will be
 ) -> dict: # what is kept beside it
-    "`UserError` where a folder holds a run of another configuration."
-    said = config.flat() | {"price": price}
-    if (folder/"said.json").is_file() and read_json(folder/"said.json", "run") != said:
+    "`UserError` where a folder holds a run of another way or configuration."
+    said = config.but(**way.keys).flat() | {"price": price, "way": _spelled(way)}
+    kept = read_json(folder/"said.json", "run") if (folder/"said.json").is_file() else {}
+    if said | kept != said:
         raise UserError(f"{folder} holds a run of another configuration; name another folder, or remove it.")
     return said
 
@@ -296,8 +309,8 @@ def spend(
 ) -> list[dict[str, float]]: # what was seen, with evaluations, steps and positions
     "Learn in one way until the price is paid."
     path, state, kind = folder/"looks.json", folder/"state.safetensors", way.trainer(price)
+    said = check_kept_run(way, config, price, folder)
     config = config.but(**way.keys)
-    said = check_kept_run(config, price, folder)
     seen = read_json(path, "looks") if path.is_file() else []
     if seen and seen[-1]["share"] >= 1 and not state.is_file(): return seen
     trainer = resumed_trainer(config, engine, folder, kind) if state.is_file() else kind(config, engine)
@@ -359,7 +372,7 @@ class Deals:
         desc: str = "", # of the bar
     ) -> list[list[dict[str, float]]]: # of each deal
         "Those that have not ended, side by side; then all of them."
-        for d in deals: check_kept_run(self.config(d).but(**WAYS[d.way].keys), d.price, self.folder/d.name)
+        for d in deals: check_kept_run(WAYS[d.way], self.config(d), d.price, self.folder/d.name)
         todo = [d for d in dict.fromkeys(deals) if not _ended(self.folder/d.name)]
         if todo: side_by_side(one, todo, desc)
         return [read_json(self.folder/d.name/"looks.json", "looks") for d in deals]
