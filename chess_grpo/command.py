@@ -32,7 +32,7 @@ from chess_grpo.claims import (
     NOTES, Verdict, load_claims, load_verdicts, read_verdicts, rows_of, totals
 )
 from .config import TrainConfig, note_config, read_config
-from .core import SCALES, UserError, data_path, fast_bf16, generator, parse_json, write_whole
+from .core import SCALES, UserError, data_path, fast_bf16, generator, made_folder, parse_json, write_whole
 from .engine import EngineError, EnginePool
 from .fleet import open_engines
 from .launch import slip
@@ -458,8 +458,7 @@ def _reproduce(args, keys: dict):
         raise UserError("Running a notebook needs nbconvert: pip install nbconvert ipykernel.")
     if args.scale == "gpu" and args.note != "003":    # that one is about a text model
         print(f"The note's own run, at its size: {plan(note_config(args.note))}.")
-    out = Path("runs/claims").resolve()
-    out.mkdir(parents=True, exist_ok=True)
+    out = made_folder("runs/claims").resolve()
     _execute(
         path, out / f"{name}.ipynb", CHESS_GRPO_SCALE=args.scale, CHESS_GRPO_RUNS=str(out.parent),
         CHESS_GRPO_SEEDS=str(args.seeds)
@@ -565,6 +564,7 @@ def _text_train(args, keys: dict):
                         else (small_model(seed=args.seed), chess_tokenizer()))
     check_kept(model, args.out)
     half = fast_bf16(model.device.type) if args.bf16 == "auto" else args.bf16 == "yes"
+    if not Path(args.out).name: raise UserError(f"out is {args.out!r}: name a file to write the model to.")
     state = Path(args.out).with_suffix(".state.safetensors")
     if state.exists(): print(f"going on from {state}")
     with StopSignal() as stop:

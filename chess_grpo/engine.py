@@ -9,6 +9,7 @@ __all__ = ['PLACES', 'MOVE', 'GO', 'find_stockfish', 'exact_score', 'EngineError
 # %% ../nbs/api/12_engine.ipynb #8e1e76ef
 import fcntl
 import functools
+import math
 import os
 import queue
 import re
@@ -349,10 +350,13 @@ def _read(self: _Process) -> bytes:
     while True:
         patience = max(0, self.heard + self.deadline - time.monotonic())
         unsent = [self.into] if self.unsent else []
-        ready, writable, _ = select.select([self.out], unsent, [], patience)
-        if writable: self._write()
-        if ready: break
-        if not writable: raise _Fault(f"the engine gave no answer within {self.deadline:g} s")
+        looked = select.poll()    # select knows no file beyond the 1,024th
+        looked.register(self.out, select.POLLIN)
+        for into in unsent: looked.register(into, select.POLLOUT)
+        found = {f for f, _ in looked.poll(1000 * min(patience, 1e6))}
+        if self.into in found: self._write()
+        if self.out in found: break
+        if self.into not in found: raise _Fault(f"the engine gave no answer within {self.deadline:g} s")
     data = os.read(self.out, 1 << 18)
     if not data: raise _Fault("the engine ended")
     return data
@@ -434,7 +438,7 @@ def _greet(self: _Process, path: str, options: dict):
         settings = _checked_options(self.offered, options, path)
         self._write(f"{settings}isready\n".encode())
         self._until(b"readyok")
-    except (_Fault, UserError):
+    except BaseException:
         self.kill()
         raise
     self.knows_wdl = "UCI_ShowWDL" in self.offered
@@ -521,7 +525,7 @@ class EnginePool:
     ):
         if (processes or 0) < 0:
             raise UserError(f"processes is {processes}; it must be 0 (one a core) or more.")
-        if retries < 1 or not deadline > 0 or cache < 0:
+        if retries < 1 or not 0 < deadline < math.inf or cache < 0:
             raise UserError(f"retries is {retries}, deadline {deadline} and cache {cache}; they must be at least 1,"
                             " above 0 and at least 0.")
         self.path, self.deadline, self.retries = path or find_stockfish(), deadline, retries
@@ -648,6 +652,8 @@ def _begin(path, options, deadline, retries, first, known, pool, shared):
             if left and isinstance(e, _Fault): continue
             problem = f"{path} is not a UCI engine that works here: {e}."
             return first.put(UserError(problem))
+        except Exception as e:    # who waits for the first process hears of anything
+            return first.put(UserError(f"{path} cannot be started ({type(e).__name__}: {e})."))
         break
     shared[2][0] = process
     first.put(process)

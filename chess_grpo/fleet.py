@@ -25,7 +25,7 @@ from torch import Tensor
 
 from .core import UserError, patch
 from chess_grpo.engine import (
-    EngineError, EnginePool, _alone, _Call, _together, parse_answer, parse_score
+    EngineError, EnginePool, _alone, _Call, _numbers, _together, parse_answer, parse_score
 )
 from .fen import positions
 from .shards import make_shard
@@ -236,7 +236,7 @@ def submit(self: Fleet,
     if order_dependent: raise UserError("A fleet has no order of searches: leave order_dependent out.")
     self._check(go, units is not None, wdl, multipv)
     fens = positions(fens)
-    if isinstance(units, Tensor): units = units.tolist()
+    if units is not None: units = _numbers(units, len(fens))
     call, together = _Call(len(fens), self.closed, parse, then), units is not None
     for parts in self._cut(fens, units):
         call.expect()

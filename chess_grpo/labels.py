@@ -125,7 +125,10 @@ def _check_records(records: Sequence[dict]):
         keys = {"fen", "phase", "moves"}
         if not isinstance(r, dict) or not keys <= set(r) or not isinstance(r["moves"], dict):
             raise UserError(f"Record {i} is no labelled position: it needs {', '.join(sorted(keys))}.")
-        if r["phase"] not in PHASES: raise UserError(f"Record {i} has no phase {r['phase']!r}.")
+        if not isinstance(r["phase"], str) or r["phase"] not in PHASES:
+            raise UserError(f"Record {i} has no phase {r['phase']!r}.")
+        if not isinstance(r.get("engine", ""), str) or not isinstance(r.get("depth", 0), int):
+            raise UserError(f"Record {i}: engine must be a name and depth a number.")
         odd = next((m for m, v in r["moves"].items() if not is_score(v)), None)
         if odd is not None:
             raise UserError(f"Record {i}, move {odd}: {r['moves'][odd]!r} is neither whole centipawns nor a mate"

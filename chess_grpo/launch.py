@@ -65,6 +65,7 @@ def _commands() -> dict[str, list[str]]:
 def main() -> int: # the exit status
     "Look at the words, load the commands, run the one that is asked for."
     names = [s for s in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, s)]
+    if "SIGHUP" in names and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN: names.remove("SIGHUP")    # nohup
     for s in names: signal.signal(getattr(signal, s), _nothing_yet)
     if sys.argv[1:2] == ["--version"]:
         from chess_grpo import __version__

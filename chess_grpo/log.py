@@ -24,6 +24,10 @@ from .core import UserError, parse_json, patch, write_whole
 # %% ../nbs/api/03_log.ipynb #35775887
 _SIGNALS = [getattr(signal, s) for s in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, s)]
 
+def _heard() -> list[signal.Signals]:
+    "All but a SIGHUP that whoever began the program wants ignored, as nohup does."
+    return [s for s in _SIGNALS if s.name != "SIGHUP" or signal.getsignal(s) is not signal.SIG_IGN]
+
 class StopSignal:
     "Turns the first Ctrl-C, SIGTERM or SIGHUP into a flag; the second one, or waiting too long, interrupts."
     def __init__(self,
@@ -39,7 +43,7 @@ class StopSignal:
     def _now(self, number, frame): raise KeyboardInterrupt
 
     def __enter__(self):
-        try: self.old = {s: signal.signal(s, self._ask) for s in _SIGNALS}
+        try: self.old = {s: signal.signal(s, self._ask) for s in _heard()}
         except ValueError: return self    # not the main thread: Ctrl-C does not come here
         if hasattr(signal, "SIGALRM"): self.old[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._now)
         return self
@@ -52,7 +56,7 @@ class StopSignal:
 def interruptible():
     "SIGTERM and SIGHUP interrupt, as Ctrl-C does: what is under way is left in good order."
     def interrupt(number, frame): raise KeyboardInterrupt
-    try: old = {s: signal.signal(s, interrupt) for s in _SIGNALS}
+    try: old = {s: signal.signal(s, interrupt) for s in _heard()}
     except ValueError: old = {}    # not the main thread
     try: yield
     finally:

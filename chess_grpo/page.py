@@ -11,8 +11,8 @@ import secrets
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock
 
-from .core import UserError, patch
-from .engine import EnginePool
+from .core import UserError, parse_json, patch
+from .engine import EngineError, EnginePool
 from .sparring import Session
 from .widget import board_script, board_style
 
@@ -97,8 +97,12 @@ class Page:
         what = asked.get("do") if isinstance(asked, dict) else None
         if not isinstance(what, str) or what not in known: raise UserError(f"{what!r} is nothing that can be done.")
         with self.lock:
-            known[what](asked)
-            return self.state()
+            try:
+                known[what](asked)
+                return self.state()
+            except EngineError:
+                self.session.asking = False    # the page goes on without it
+                raise
 
     def _move(self, asked: dict): self.session.move(str(asked.get("uci")))
     def _answer(self, asked: dict): self.session.answer()
@@ -136,14 +140,16 @@ def _handler(page: Page) -> type[BaseHTTPRequestHandler]:
             self.send_response(status)
             for name, value in (("Content-Type", f"{kind}; charset=utf-8"), ("Content-Length", str(len(data))),
                                 ("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"),
-                                ("X-Frame-Options", "DENY"), ("Content-Security-Policy", _POLICY)):
+                                ("X-Frame-Options", "DENY"), ("Content-Security-Policy", _POLICY),
+                                ("Cross-Origin-Resource-Policy", "same-origin")):
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(data)
 
         def local(self) -> bool:
-            "Was this very address asked for? Another page's name is not."
-            return self.headers.get("Host") == f"127.0.0.1:{self.server.server_port}"
+            "Was this very address asked for, and not by another page?"
+            ours = self.headers.get("Sec-Fetch-Site", "none") in ("none", "same-origin")    # browsers say it
+            return ours and self.headers.get("Host") == f"127.0.0.1:{self.server.server_port}"
 
         def do_GET(self):
             found = file(self.path) if self.local() else None
@@ -152,14 +158,15 @@ def _handler(page: Page) -> type[BaseHTTPRequestHandler]:
 
         def do_POST(self):
             try: self.say(200, "application/json", json.dumps(page.do(self.asked())))
-            except (UserError, ValueError) as e:
+            except (UserError, EngineError, ValueError) as e:
                 self.say(400, "application/json", json.dumps({"error": str(e) or "That was not understood."}))
 
         def asked(self) -> dict:
             length = self.headers.get("Content-Length", "")
             if not self.local() or self.path != "/do" or not length.isdigit() or int(length) > 10_000:
                 raise UserError("There is nothing here.")
-            said = json.loads(self.rfile.read(int(length)))
+            if self.headers.get_content_type() != "application/json": raise UserError("There is nothing here.")
+            said = parse_json(self.rfile.read(int(length)), "the request")
             given = str(said.get("word")) if isinstance(said, dict) else ""
             if not secrets.compare_digest(given.encode(), page.word.encode()):
                 raise UserError("The page is of an earlier start: load it again.")

@@ -310,6 +310,8 @@ def match_result(
 ) -> MatchResult:
     "Wins, draws, losses and the share of the points with its interval."
     if not games: raise UserError("A match without games has no result.")
+    if any((g.white == name) == (g.black == name) for g in games):
+        raise UserError(f"{name!r} does not play one side of every game: give the two players names of their own.")
     results = [g.result if g.white == name else 1 - g.result for g in games]
     pairs = [sum(results[i:i+2]) / len(results[i:i+2]) for i in range(0, len(results), 2)]
     p = sum(pairs) / len(pairs)

@@ -137,7 +137,7 @@ def start_scoring(
     unit: Tensor, # [N] int64, which positions share a hash that was cleared before
     depth: int, # plies of the search
 ) -> Callable[[], Scores]: # waits; [N], the side to move's view
-    "Start scoring; games that are over get their true score without the engine."
+    "Start scoring; games that are over get their true score without the engine, positions that come again a draw's."
     outcome = boards.outcome().cpu()
     on = ((outcome == 0) & (boards.repetitions().cpu() < 2)).nonzero()[:, 0]
     asked = boards[on.to(boards.turn.device)].fens()
@@ -309,7 +309,7 @@ def scored_again(
     "The same moves, each searched alone: with another depth, and without what the engine remembers of its group."
     r = rollout
     after = r.states[r.index[r.mask]].push(r.actions[r.mask])
-    on = after.outcome() == 0
+    on = (after.outcome() == 0) & (after.repetitions() < 2)    # as `start_scoring`
     scores = Scores(*(x.clone() for x in (r.scores.cp, r.scores.mate, r.scores.moves)))
     at = tuple(r.mask.cpu().nonzero()[on.cpu()].T)
     put_scores(scores, at, -engine.scores(after[on].fens(), depth))

@@ -20,7 +20,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from .board import MOVES, Boards
-from .core import UserError, generator, patch
+from .core import UserError, generator, made_folder, patch
 from .engine import EnginePool
 from .files import parse_json, read_tensors, write_tensors
 from .labels import Labelled, phase_of
@@ -199,10 +199,7 @@ def write_shards(
     **how, # positions, games, depth, random_moves and exclude, as in make_shard
 ) -> Path:
     "Make what is missing."
-    folder = Path(folder)
-    try: folder.mkdir(parents=True, exist_ok=True)
-    except OSError as e:
-        raise UserError(f"{folder} cannot be made ({e.strerror}): choose another folder.") from None
+    folder = made_folder(folder)
     told = {k: v for k, v in how.items() if k != "exclude"}
     settings = {"seed": seed, "engine": engine.name} | told
     made = _maker(engine)

@@ -26,7 +26,7 @@ import torch
 from .advantages import ADVANTAGES, group_advantages
 from .board import fuzz
 from .config import TrainConfig
-from .core import UserError, data_path, generator, parse_json
+from .core import UserError, data_path, generator, made_folder, parse_json
 from .engine import EnginePool, find_stockfish
 from .fen import hostile_fens, sort_out
 from .files import refuses_damage
@@ -342,8 +342,7 @@ def soak(
     "Try kinds of faults until the time is over; AssertionError says what broke, and the seed."
     unknown = set(kinds) - set(KINDS)
     if unknown: raise UserError(f"There is no kind {min(unknown)!r}; there are {', '.join(KINDS)}.")
-    folder, end = Path(folder), time.monotonic() + 60 * minutes
-    folder.mkdir(parents=True, exist_ok=True)
+    folder, end = made_folder(folder), time.monotonic() + 60 * minutes
     while True:
         done = soaked(folder)
         name = min(kinds or KINDS, key=lambda k: (done[k][1], list(KINDS).index(k)))    # the fewest seeds
@@ -367,6 +366,8 @@ def soaked(
     path = Path(folder)/"soak.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
     rows = [parse_json(line, path) for line in lines]
+    if not all(isinstance(r, dict) and {"kind", "cases", "seconds"} <= set(r) for r in rows):
+        raise UserError(f"{path} holds something else than lines of a soak: move it away.")
     return {
         k: (sum(r["cases"] for r in rows if r["kind"] == k), sum(r["kind"] == k for r in rows),
             sum(r["seconds"] for r in rows if r["kind"] == k))
