@@ -13,6 +13,7 @@ from typing import Callable
 import torch
 from torch import Tensor
 
+from .core import UserError
 from .schema import Config, check, key
 
 # %% ../nbs/api/21_advantages.ipynb #5f4d3c02
@@ -128,6 +129,9 @@ def group_advantages(
     values: Tensor | None = None, # [B,G,T] what a value head expects, for the baseline `value`
 ) -> Tensor: # [B,G,T], 0 where the mask is False
     "Return less baseline, over scale; what does not count enters no statistic."
+    if config.baseline == "value" and (values is None or config.credit == "trajectory"):
+        why = "nobody gave values" if values is None else "of a trajectory no value is known, only of its steps"
+        raise UserError(f"baseline is value, and {why}: take another baseline.")
     if rewards.dtype.itemsize < 4: rewards = rewards.float()    # means need the digits
     c, value, every = config, returns(rewards, mask, config.credit, config.discount), mask
     if c.credit == "trajectory":                             # one number a trajectory, however long

@@ -154,13 +154,14 @@ def read_captured(
     except OSError as e: raise UserError(f"{path} cannot be read ({e.strerror}).") from None
     except UnicodeDecodeError: raise UserError(f"{path} is no UTF-8 text.") from None
     except SafetensorError as e: raise UserError(f"{path} is no safetensors file, or not whole ({e}).") from None
+    except TypeError as e: raise UserError(f"{path} has a tensor of another type or shape ({e}).") from None
     try: return Captured(**{"source": str(path)} | rows)
     except TypeError as e: raise UserError(f"{path} has a value of another type than it should ({e}).") from None
 
 def _read_lines(path: Path) -> dict[str, Any]:
     rows: dict[str, Any] = {k: [] for k in _ROWS}
     settings: dict[str, Any] = {}
-    for i, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for i, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
         if not line.strip(): continue
         row = parse_json(line, f"{path}, line {i},")
         if not isinstance(row, dict): raise UserError(f"{path}, line {i}, is no object.")

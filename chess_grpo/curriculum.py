@@ -67,7 +67,7 @@ def straight(
 ) -> Callable[[int], float]: # from step to share
     "A share that changes in a straight line over a run."
     if last is None: return lambda step: first
-    return lambda step: first + (last - first) * min(1.0, step / steps)
+    return lambda step: first + (last - first) * min(1.0, step / max(1, steps - 1))
 
 # %% ../nbs/api/25_curriculum.ipynb #83a7b362
 class Starts:

@@ -65,11 +65,14 @@ def check_coefficients(
 ) -> Check:
     "Double each coefficient; the gradient must notice."
     before, asked = gradient(values), [k for k, v in values.items() if v]
-    dead = [k for k in asked if _apart(before, gradient(values | {k: 2 * values[k]})) < 1e-6]
+    found = {k: _apart(before, gradient(values | {k: 2 * values[k]})) for k in asked}
+    dead = [k for k, x in found.items() if not x >= 1e-6]
     name, limit = "coefficients that reach the gradient", f"{len(asked)} of {len(asked)}"
     figure = f"{len(asked) - len(dead)} of {len(asked)}"
     if not dead: return Check(name, figure, limit, "sound")
     remedy = f"nothing depends on {', '.join(dead)}: look where the term is added, and what it is multiplied by"
+    if any(math.isnan(x) for x in found.values()):
+        remedy = "the gradient is no number: look for a division by 0 or the logarithm of 0"
     return Check(name, f"{figure}, not {', '.join(dead)}", limit, "fault", remedy, ("coefficient",))
 
 # %% ../nbs/api/36_objective.ipynb #3cbef45c

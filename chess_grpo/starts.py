@@ -250,12 +250,20 @@ class StartStream:
 def _make(self: StartStream, block: int) -> Boards: # [batch * steps_a_block]
     "Random play and won endings, mixed."
     g = torch.Generator().manual_seed(self.seed * 1_000_003 + block)
-    n, share = self.batch * self.steps_a_block, self.endings
-    if callable(share): share = share(block * self.steps_a_block)
-    won = round(share * n)
+    n, first = self.batch * self.steps_a_block, block * self.steps_a_block
+    of = self.endings if callable(self.endings) else lambda step: self.endings
+    shares = [of(step) for step in range(first, first + self.steps_a_block)]
+    each = None if len(set(shares)) == 1 else [round(x * self.batch) for x in shares]    # None = the same in all steps
+    won = sum(each) if each else round(shares[0] * n)
     played = random_starts(n - won, g, self.exclude, keep=self.keep, book=self.book)
     boards = Boards.cat([played, random_endings(won, g, self.exclude)])
-    return boards[torch.randperm(n, generator=g)]
+    return boards[_by_steps(each, self.batch, n - won, g) if each else torch.randperm(n, generator=g)]
+
+def _by_steps(each: list[int], batch: int, played: int, g: torch.Generator) -> Tensor: # [n] int64
+    "An order in which each step has its endings, which stand after what was played."
+    won = torch.arange(played, played + sum(each)).split(each)
+    rest = torch.arange(played).split([batch - k for k in each])
+    return torch.cat([x[torch.randperm(batch, generator=g)] for x in map(torch.cat, zip(rest, won))])
 
 # %% ../nbs/api/15_starts.ipynb #c6798b3d
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ __all__ = ['FIXED', 'Puzzle', 'read_suite', 'Solved', 'solves', 'solve', 'make_m
 
 # %% ../nbs/api/39_suites.ipynb #49d98edd
 import math
+import re
 import shlex
 import shutil
 from contextlib import ExitStack
@@ -25,6 +26,7 @@ from torch import Tensor
 from .board import ACTIONS, MOVES, Boards
 from .core import UserError, generator
 from .engine import EnginePool
+from .games import is_variant
 from .play import EnginePlayer, ExchangePlayer, Game, Player, PolicyPlayer, RandomPlayer, play_match
 from .policy import SHIPPED, load_policy
 from .rating import LADDER
@@ -78,6 +80,7 @@ def _of_pgn(path: Path) -> list[Puzzle]:
         while game := chess.pgn.read_game(file):
             where = f"{path.name}, game {len(found) + 1}"
             if game.errors: raise UserError(f"{where} is not legal: {game.errors[0]}.")
+            if is_variant(game): raise UserError(f"{where} is of {game.headers['Variant']}, not of chess.")
             if "FEN" not in game.headers: raise UserError(f"{where} has no FEN in its header: it holds no position.")
             best = tuple(m.uci() for m in [n.move for n in game.variations[:1]])
             name = game.headers.get("Event", "?")
@@ -155,9 +158,9 @@ def write_epd(
 ) -> str:
     "Puzzles as the text of an EPD file."
     def line(p: Puzzle) -> str:
-        said, words = {"bm": p.best, "am": p.avoid}, p.group.split()
+        said, mate = {"bm": p.best, "am": p.avoid}, re.fullmatch(r"mate in (\d+)", p.group)
         ops = {k: [chess.Move.from_uci(m) for m in v] for k, v in said.items() if v}
-        if words[:2] == ["mate", "in"]: ops["dm"] = int(words[2])
+        if mate: ops["dm"] = int(mate[1])
         return chess.Board(p.fen).epd(**ops, id=p.name)
     return "\n".join(map(line, puzzles)) + "\n"
 
@@ -171,6 +174,8 @@ def converts(
     progress: bool = False, # show a bar
 ) -> Solved: # how many of them it won
     "Play won endings to their end, as the strong side."
+    if player.name == defender.name:
+        raise UserError(f"Both players are called {player.name!r}: give them names of their own.")
     boards, name = random_endings(n, generator, strong=(strong,), weak=("",)), f"K+{'+'.join(strong)} against K"
     openings = [Opening(f"{name}, {i}", (), fen) for i, fen in enumerate(boards.fens(), 1)]
     games = play_match(player, defender, openings, progress=progress)

@@ -206,7 +206,10 @@ class ChessEnv:
         return self._ended() or f"The opponent plays {san}. {self._board.fen()}"
 
     def _ended(self) -> str:
-        end = self._board.outcome(claim_draw=True)
+        end = self._board.outcome()
+        for drawn, why in ((self._board.is_repetition(3), chess.Termination.THREEFOLD_REPETITION),
+                           (self._board.halfmove_clock >= 100, chess.Termination.FIFTY_MOVES)):
+            if drawn and not end: end = chess.Outcome(why, None)    # it is there, not a move away
         if end is None: return ""
         self._over = f"it is over by {end.termination.name.lower().replace('_', ' ')}"
         self._most = len(self._earned)    # no further move could be made

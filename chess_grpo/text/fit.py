@@ -93,7 +93,7 @@ def _rate(
     done: float, # share of the run, 0 to 1
 ) -> float:
     "The learning rate of a step."
-    return top * min(1, (step + 1) / warmup) * (1 + math.cos(math.pi * done)) / 2
+    return top * min(1, (step + 1) / max(1, warmup)) * (1 + math.cos(math.pi * done)) / 2
 
 # %% ../../nbs/api/54_text_fit.ipynb #023ebed8
 def _learn(
@@ -219,6 +219,9 @@ def fit_text(
     if not samples or (steps < 1 and not minutes):
         raise UserError(f"There is nothing to do: {len(samples)} samples, {steps} steps.")
     tokens, counts = encoded(samples, tokenizer)
+    most_read = getattr(model.config, "max_position_embeddings", None) or tokens.shape[1]
+    if tokens.shape[1] > most_read:
+        raise UserError(f"A sample has {tokens.shape[1]} tokens, more than the model reads, {most_read}.")
     check_memory(_memory(model, counts, batch), model.device.type, "This training", "batch")
     told = {"minutes": minutes, "steps": steps, "batch": batch, "seed": seed, "samples": _fingerprint(tokens, counts),
             "start weights": _fingerprint(*model.state_dict().values()),

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Callable, Sequence
@@ -27,7 +28,7 @@ from ..games import HUB
 try:
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
     from transformers import (
-        GPT2Config, GPT2LMHeadModel, PreTrainedModel, PreTrainedTokenizerFast, StaticCache
+        GenerationConfig, GPT2Config, GPT2LMHeadModel, PreTrainedModel, PreTrainedTokenizerFast, StaticCache
     )
 except ImportError as e:
     raise UserError(
@@ -175,6 +176,13 @@ def _cache(model: PreTrainedModel, length: int) -> dict:
     return {"past_key_values": StaticCache(model.config, length), "disable_compile": True}
 
 # %% ../../nbs/api/53_text_model.ipynb #294ee594
+@contextmanager
+def _plainly(model: PreTrainedModel):
+    "Without what a model's own file adds to sampling, such as a repetition penalty: the learner knows nothing of it."
+    own, model.generation_config = model.generation_config, GenerationConfig()
+    try: yield
+    finally: model.generation_config = own
+
 def _draw(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
@@ -188,7 +196,8 @@ def _draw(
     length = ids["input_ids"].shape[1]
     new = _tokens_left(model, length, how.max_new)
     cache = _cache(model, length + new)
-    with torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []):
+    devices = [model.device] if model.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), _plainly(model):
         torch.manual_seed(seed)
         return model.generate(
             input_ids=ids["input_ids"], attention_mask=ids["attention_mask"],

@@ -72,6 +72,11 @@ class TextConfig(Config):
                 f"advantages.credit is {self.advantages.credit}; a completion has one reward, so it"
                 " must be trajectory."
             )
+        if self.advantages.baseline == "value":
+            raise UserError("advantages.baseline is value, and a text model has no value head: take another.")
+        for task, how in self.sampling.items():
+            if not how.temperature > 0:
+                raise UserError(f"sampling of {task}: temperature is {how.temperature}; it must be above 0.")
         if self.group < 2:
             raise UserError(
                 f"group is {self.group}; a group needs two members, or every advantage is 0."
@@ -103,6 +108,8 @@ class TextTrainer:
         self.model, self.tokenizer, self.engine, self.rewards = model, tokenizer, engine, rewards
         self.prompts, self.tasks = prompts, [t for t in ("P", "A") if prompts.get(t)]
         _check_prompts(prompts, self.tasks, c.batch)
+        if missing := sorted(set(self.tasks) - set(c.sampling)):
+            raise UserError(f"There is no sampling of {missing[0]}, and there are prompts of it.")
         self.done, self.rng = 0, random.Random(c.seed)
         self.reference = copy.deepcopy(model).eval().requires_grad_(False)
         def adamw(parameters):
@@ -227,7 +234,8 @@ def preflight(self: TextTrainer,
             new, _ = rescore_tokens(self.model, given, wrong or how.temperature, dropout)
         return _as_wide(new, c.tokens), whole if "top-p" in fixed else c.drawn_at, c.mask
     with torch.random.fork_rng(devices=[]):
-        return bisect(measure, ("temperature", "dropout", "tokens", "top-p"), TEXT_REMEDIES)
+        some = ("temperature", "dropout", "tokens") + (("top-p",) if how.top_p < 1 else ())
+        return bisect(measure, some, TEXT_REMEDIES)
 
 def _as_wide(x: Tensor, like: Tensor) -> Tensor:
     "Cut or filled with zeros to as many tokens."
