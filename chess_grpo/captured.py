@@ -150,12 +150,11 @@ def read_captured(
     path = Path(path)
     if path.suffix not in (".jsonl", ".safetensors"):
         raise UserError(f"{path} must end in .jsonl or .safetensors.")
-    try: rows = _read_tensors(path) if path.suffix == ".safetensors" else _read_lines(path)
+    read = _read_tensors if path.suffix == ".safetensors" else _read_lines
+    try: return Captured(**{"source": str(path)} | read(path))
     except OSError as e: raise UserError(f"{path} cannot be read ({e.strerror}).") from None
     except UnicodeDecodeError: raise UserError(f"{path} is no UTF-8 text.") from None
     except SafetensorError as e: raise UserError(f"{path} is no safetensors file, or not whole ({e}).") from None
-    except TypeError as e: raise UserError(f"{path} has a tensor of another type or shape ({e}).") from None
-    try: return Captured(**{"source": str(path)} | rows)
     except TypeError as e: raise UserError(f"{path} has a value of another type than it should ({e}).") from None
 
 def _read_lines(path: Path) -> dict[str, Any]:

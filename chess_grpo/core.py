@@ -16,7 +16,6 @@ import sys
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from threading import Lock
 
 import torch
 from torch import distributed
@@ -75,8 +74,10 @@ def write_whole(
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         for old in path.parent.glob(f"{glob.escape(path.name)}.*.new"): _remove_left_over(old)
+        new.touch()
+        usual = new.stat().st_mode & 0o777    # for whom it is readable is the user's choice (umask), not the writer's
         write(new)
-        _as_usual(new)
+        new.chmod(usual)
         _flush(new)
         new.replace(path)
         _flush(path.parent)    # the new name too
@@ -102,15 +103,6 @@ def _remove_left_over(path: Path):
     try: os.kill(int(number), 0)
     except ProcessLookupError: path.unlink(missing_ok=True)
     except (OSError, OverflowError): pass    # it lives, or is not ours to ask about
-
-_UMASK = Lock()
-
-def _as_usual(path: Path):
-    "For whom a file is readable is the user's choice (umask), not the writer's."
-    with _UMASK:    # it is read by setting it, for all threads
-        mask = os.umask(0o077)
-        os.umask(mask)
-    path.chmod(0o666 & ~mask)
 
 # %% ../nbs/api/00_core.ipynb #5c8c0859
 def made_folder(

@@ -349,11 +349,10 @@ def _read(self: _Process) -> bytes:
     "What has come since the last look; waits for something to come."
     while True:
         patience = max(0, self.heard + self.deadline - time.monotonic())
-        unsent = [self.into] if self.unsent else []
-        looked = select.poll()    # select knows no file beyond the 1,024th
-        looked.register(self.out, select.POLLIN)
-        for into in unsent: looked.register(into, select.POLLOUT)
-        found = {f for f, _ in looked.poll(1000 * min(patience, 1e6))}
+        poll = select.poll()    # select knows no file beyond the 1,024th
+        poll.register(self.out, select.POLLIN)
+        if self.unsent: poll.register(self.into, select.POLLOUT)
+        found = {file for file, _ in poll.poll(1000 * min(patience, 1e6))}    # milliseconds, as an int
         if self.into in found: self._write()
         if self.out in found: break
         if self.into not in found: raise _Fault(f"the engine gave no answer within {self.deadline:g} s")

@@ -16,7 +16,7 @@ from tqdm.auto import tqdm
 
 from . import __version__
 from .board import MOVES, Boards
-from .core import UserError, write_whole
+from .core import UserError, made_folder, write_whole
 from .judge import load_judge
 from .play import move_quality
 from .policy import PolicyNetwork, load_policy, read_card, save_policy
@@ -189,7 +189,7 @@ def write_label_dataset(
     from datasets import Dataset, Features, List, Value
     every, folder = Shards.read(shards), Path(folder)
     if folder.exists() and any(folder.iterdir()): raise UserError(f"{folder} is not empty: choose another folder.")
-    (folder/"data").mkdir(parents=True, exist_ok=True)
+    made_folder(folder/"data")
     kinds = {"moves": Value("string"), "cp": Value("int16"), "mate": Value("int16")}
     features = Features({"fen": Value("string")} | {k: List(v) for k, v in kinds.items()})
     for i, some in enumerate(tqdm(torch.arange(len(every)).split(rows), desc=f"{folder}", disable=not progress)):

@@ -15,7 +15,7 @@ import chess
 import torch
 
 from .board import MOVES
-from .core import UserError, write_whole
+from .core import UserError, made_folder, write_whole
 from .labels import Labelled, load_labelled
 
 # %% ../nbs/api/68_lm_eval.ipynb #8b65a496
@@ -104,8 +104,7 @@ def write_lm_eval(
     folder, written = Path(folder).resolve(), []
     if any(x in str(folder) for x in "[]*?"):
         raise UserError(f"lm_eval takes {folder} for a pattern: choose a folder without [, ], * and ?.")
-    try: folder.mkdir(parents=True, exist_ok=True)
-    except OSError as e: raise UserError(f"{folder} cannot be made ({e.strerror}): choose another folder.") from None
+    made_folder(folder)
     for name, make in TASKS.items():
         rows = list(make(load_labelled() if labelled is None else labelled, random.Random(seed)))
         lines = "".join(json.dumps(r) + "\n" for r in rows)

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['Player', 'RandomPlayer', 'ExchangePlayer', 'PolicyPlayer', 'material', 'onward', 'remembered', 'EnginePlayer', 'Game',
-           'play_match', 'MatchResult', 'match_result', 'Quality', 'quality_of', 'move_quality', 'quality_row']
+           'play_match', 'MatchResult', 'results_of', 'match_result', 'Quality', 'quality_of', 'move_quality',
+           'quality_row']
 
 # %% ../nbs/api/32_play.ipynb #f8c6c24a
 import math
@@ -303,6 +304,15 @@ class MatchResult:
         )
 
 # %% ../nbs/api/32_play.ipynb #47999ca4
+def results_of(
+    games: Sequence[Game],
+    name: str, # whose view
+) -> list[float]: # 1, 0.5 or 0 for each game
+    "What one player made of each game."
+    if any((g.white == name) == (g.black == name) for g in games):
+        raise UserError(f"{name!r} does not play one side of every game: give the two players names of their own.")
+    return [g.result if g.white == name else 1 - g.result for g in games]
+
 def match_result(
     games: Sequence[Game], # as `play_match` gives them: the two of a pair side by side
     name: str, # whose view
@@ -310,9 +320,7 @@ def match_result(
 ) -> MatchResult:
     "Wins, draws, losses and the share of the points with its interval."
     if not games: raise UserError("A match without games has no result.")
-    if any((g.white == name) == (g.black == name) for g in games):
-        raise UserError(f"{name!r} does not play one side of every game: give the two players names of their own.")
-    results = [g.result if g.white == name else 1 - g.result for g in games]
+    results = results_of(games, name)
     pairs = [sum(results[i:i+2]) / len(results[i:i+2]) for i in range(0, len(results), 2)]
     p = sum(pairs) / len(pairs)
     spread = sum((x - p) ** 2 for x in pairs) / len(pairs)    # of a pair

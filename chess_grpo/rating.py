@@ -17,7 +17,7 @@ from torch import Tensor
 from .board import MOVES, Boards, random_actions
 from .core import UserError
 from .fleet import open_engines
-from .play import EnginePlayer, Game, Player, Quality, RandomPlayer, play_match
+from .play import EnginePlayer, Game, Player, Quality, RandomPlayer, play_match, results_of
 from .starts import Opening
 from .stats import Figure, paired, wilson
 
@@ -31,9 +31,7 @@ def pairs_of(
 ) -> list[int]:    # how many pairs of 0, ½, 1, 1½ and 2 points
     "The pentanomial counts."
     if len(games) % 2: raise UserError("A game has no partner: give both games of every opening.")
-    if any((g.white == name) == (g.black == name) for g in games):
-        raise UserError(f"{name!r} does not play one side of every game.")
-    results = [g.result if g.white == name else 1 - g.result for g in games]
+    results = results_of(games, name)
     counts = [0] * 5
     for a, b in zip(results[::2], results[1::2]): counts[round(2 * (a + b))] += 1
     return counts

@@ -131,6 +131,10 @@ class Rollout:
         return changes(worth, self.mask, start.to(self.mask.device))
 
 # %% ../nbs/api/20_sampler.ipynb #a860ccf1
+def _open(boards: Boards, outcome: Tensor) -> Tensor: # [N] bool on the CPU
+    "Who stands better is the engine's to say: neither over nor here before, which is a draw's score."
+    return (outcome.cpu() == 0) & (boards.repetitions().cpu() < 2)
+
 def start_scoring(
     engine: EnginePool,
     boards: Boards, # N, games over or not
@@ -139,7 +143,7 @@ def start_scoring(
 ) -> Callable[[], Scores]: # waits; [N], the side to move's view
     "Start scoring; games that are over get their true score without the engine, positions that come again a draw's."
     outcome = boards.outcome().cpu()
-    on = ((outcome == 0) & (boards.repetitions().cpu() < 2)).nonzero()[:, 0]
+    on = _open(boards, outcome).nonzero()[:, 0]
     asked = boards[on.to(boards.turn.device)].fens()
     wait = engine.start_scores(asked, depth, units=unit.cpu()[on].tolist())
     def answer() -> Scores:
@@ -309,10 +313,10 @@ def scored_again(
     "The same moves, each searched alone: with another depth, and without what the engine remembers of its group."
     r = rollout
     after = r.states[r.index[r.mask]].push(r.actions[r.mask])
-    on = (after.outcome() == 0) & (after.repetitions() < 2)    # as `start_scoring`
+    on = _open(after, after.outcome())
     scores = Scores(*(x.clone() for x in (r.scores.cp, r.scores.mate, r.scores.moves)))
-    at = tuple(r.mask.cpu().nonzero()[on.cpu()].T)
-    put_scores(scores, at, -engine.scores(after[on].fens(), depth))
+    at = tuple(r.mask.cpu().nonzero()[on].T)
+    put_scores(scores, at, -engine.scores(after[on.to(after.turn.device)].fens(), depth))
     return scores
 
 # %% ../nbs/api/20_sampler.ipynb #5e36df1c

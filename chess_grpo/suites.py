@@ -26,7 +26,7 @@ from torch import Tensor
 from .board import ACTIONS, MOVES, Boards
 from .core import UserError, generator
 from .engine import EnginePool
-from .games import is_variant
+from .games import is_variant, next_game
 from .play import EnginePlayer, ExchangePlayer, Game, Player, PolicyPlayer, RandomPlayer, play_match
 from .policy import SHIPPED, load_policy
 from .rating import LADDER
@@ -77,8 +77,9 @@ def _moves(said) -> list[chess.Move]:
 def _of_pgn(path: Path) -> list[Puzzle]:
     found = []
     with path.open(encoding="utf-8") as file:
-        while game := chess.pgn.read_game(file):
+        while (game := next_game(file)) is not None:
             where = f"{path.name}, game {len(found) + 1}"
+            if isinstance(game, str): raise UserError(f"{where} cannot be read: {game}.")
             if game.errors: raise UserError(f"{where} is not legal: {game.errors[0]}.")
             if is_variant(game): raise UserError(f"{where} is of {game.headers['Variant']}, not of chess.")
             if "FEN" not in game.headers: raise UserError(f"{where} has no FEN in its header: it holds no position.")

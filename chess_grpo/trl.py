@@ -207,13 +207,13 @@ class ChessEnv:
 
     def _ended(self) -> str:
         end = self._board.outcome()
-        for drawn, why in ((self._board.is_repetition(3), chess.Termination.THREEFOLD_REPETITION),
-                           (self._board.halfmove_clock >= 100, chess.Termination.FIFTY_MOVES)):
-            if drawn and not end: end = chess.Outcome(why, None)    # it is there, not a move away
-        if end is None: return ""
-        self._over = f"it is over by {end.termination.name.lower().replace('_', ' ')}"
+        if end: why = end.termination.name.lower().replace("_", " ")
+        elif self._board.is_repetition(3): why = "threefold repetition"    # there, not a move away
+        elif self._board.halfmove_clock >= 100: why = "fifty moves"
+        else: return ""
+        self._over = f"it is over by {why}"
         self._most = len(self._earned)    # no further move could be made
-        if end.winner is None: self._earned[-1] = lambda: no_scores(1)
+        if not end or end.winner is None: self._earned[-1] = lambda: no_scores(1)
         return f"The game is over: {self._over}."
 
     def get_reward(self) -> float:

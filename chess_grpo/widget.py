@@ -18,7 +18,7 @@ import traitlets
 
 from .core import UserError, data_path, patch
 from .fen import canonical, read_fen
-from .games import _next_game, is_variant
+from .games import next_game, is_variant
 from .show import board_svg
 
 # %% ../nbs/api/80_widget.ipynb #ae794855
@@ -63,7 +63,7 @@ def as_pgn(board: chess.Board, **headers: str) -> str:
 
 def from_pgn(text: str) -> chess.Board:
     "The last position of a game, with its moves; `UserError` if it is broken."
-    game = _next_game(io.StringIO(text))
+    game = next_game(io.StringIO(text))
     if not isinstance(game, chess.pgn.Game) or game.errors:
         why = game.errors[0] if isinstance(game, chess.pgn.Game) else game or "it is empty"
         raise UserError(f"This is not the PGN of a game: {why}.")

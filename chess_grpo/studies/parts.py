@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
-from ..core import UserError
+from ..core import UserError, made_folder
 from ..engine import EnginePool
 from ..frontier import frontier
 from ..policy import PolicyNetwork, load_policy
@@ -55,8 +55,7 @@ def deepened(
     depth: int = 8, # plies searched after each move
 ) -> Path:
     "Shards again, their scores of some positions by a deeper search."
-    out, before = Path(out), 0
-    out.mkdir(parents=True, exist_ok=True)
+    out, before = made_folder(out), 0
     for path in sorted(Path(folder).glob("shard_*.safetensors")):
         tensors, settings = _read_shard(path)
         counts = tensors["counts"].long()
