@@ -147,12 +147,15 @@ def _handler(page: Page) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(data)
 
         def local(self) -> bool:
-            "Was this very address asked for, and not by another page?"
-            ours = self.headers.get("Sec-Fetch-Site", "none") in ("none", "same-origin")    # browsers say it
-            return ours and self.headers.get("Host") == f"127.0.0.1:{self.server.server_port}"
+            "Was this very address asked for? Another page's name is not."
+            return self.headers.get("Host") == f"127.0.0.1:{self.server.server_port}"
+
+        def ours(self) -> bool:
+            "Did our own page ask? Browsers say it. A link here may be anywhere; word and game are for our page."
+            return self.local() and self.headers.get("Sec-Fetch-Site", "none") in ("none", "same-origin")
 
         def do_GET(self):
-            found = file(self.path) if self.local() else None
+            found = file(self.path) if self.ours() or self.local() and self.path in fixed else None
             if found: self.say(200, *found)
             else: self.say(404, "text/plain", "There is nothing here.")
 
@@ -163,7 +166,7 @@ def _handler(page: Page) -> type[BaseHTTPRequestHandler]:
 
         def asked(self) -> dict:
             length = self.headers.get("Content-Length", "")
-            if not self.local() or self.path != "/do" or not length.isdigit() or int(length) > 10_000:
+            if not self.ours() or self.path != "/do" or not length.isdigit() or int(length) > 10_000:
                 raise UserError("There is nothing here.")
             if self.headers.get_content_type() != "application/json": raise UserError("There is nothing here.")
             said = parse_json(self.rfile.read(int(length)), "the request")
