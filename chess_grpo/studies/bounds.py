@@ -135,8 +135,9 @@ def fit_rewards(
     seed: int = 0, # of the order
     progress: bool = False, # show a bar
     look: Callable[[int], None] | None = None, # is told the number of steps after each
+    objective: Objective = exact_objective,
 ) -> list[float]: # the expected reward of each step's positions
-    "Follow the exact gradient of the expected reward on the same positions again and again."
+    "Follow the gradient of an objective, as it is of the expected reward, on the same positions again and again."
     g, order, rewards = generator(seed), torch.zeros(0, dtype=torch.int64), []
     optimizers = two_optimizers(list(policy.parameters()), policy.matrices(), rate / 10, rate, 0.0)
     for step in tqdm(range(steps), desc="fit", disable=not progress):
@@ -145,7 +146,7 @@ def fit_rewards(
         for o, highest in optimizers: set_rate(o, highest * (1 + math.cos(math.pi * step / steps)) / 2)
         log_probs = policy.train().log_probs(some.boards.to(policy.device))
         rewards.append(_expected_reward(log_probs.detach(), some.expected))
-        clipped_step(exact_objective(log_probs, some.expected.to(policy.device)), [o for o, _ in optimizers],
+        clipped_step(objective(log_probs, some.expected.to(policy.device)), [o for o, _ in optimizers],
                      policy.parameters(), 1.0)
         if look: look(step + 1)
     policy.eval()

@@ -254,6 +254,8 @@ WAYS: dict[str, Way] = {
     "GRPO, 8 moves, over no spread": _grpo(8, 144, advantage_scale="none", entropy_coef=0.04),
     "GRPO, 8 moves, no bonus": _grpo(8, 144, entropy_coef=0.0),
     "GRPO, 8 moves, entropy held": Way(dict(group=8, batch=144, entropy_coef=0.0), hold_entropy),
+    "GRPO, 8 moves, entropy held, rewards that say nothing":
+        Way(dict(group=8, batch=144, entropy_coef=0.0), hold_entropy, (Permuted,)),
     "GRPO, 8 moves, entropy held, batches of 600": Way(dict(group=8, batch=600, entropy_coef=0.0), hold_entropy),
     "GRPO, 8 games of 4 plies": _grpo(8, 32, plies=4, advantage_credit="return"),
     "GRPO, 8 games of 16 plies": _grpo(8, 8, plies=16, advantage_credit="return"),
