@@ -239,9 +239,9 @@ _PRESSES = option("--presses", choices=("yes", "no"), default="no", help="a poli
                   "to what was on the board")
 
 @command("evaluate", "judge a checkpoint: move quality, and matches with Elo and interval",
-         option("checkpoint", help="a policy.safetensors, or pretrained, or grpo, which are shipped"),
+         option("checkpoint", help=f"a policy.safetensors, a run's folder, or a shipped one: {', '.join(SHIPPED)}"),
          option("--against", default="random", metavar="NAME", help=f"{', '.join(LADDER)}; notes: the notes' own "
-                "evaluation; all: the whole ladder; or another policy.safetensors"),
+                "evaluation; all: the whole ladder; or another policy"),
          option("--openings", type=int, default=50, help="openings of each match, two games each"),
          option("--pgn", default="", help="a file for the games"), _PRESSES, _RAY,
          again="finished matches stand above and in the file of the games")
@@ -251,7 +251,7 @@ def _evaluate(args, keys: dict):
     player = PolicyPlayer(load_policy(args.checkpoint), presses=presses)
     rival = (
         PolicyPlayer(load_policy(args.against), name="rival", presses=presses)
-        if args.against.endswith(".safetensors") or args.against in SHIPPED
+        if args.against.endswith(".safetensors") or args.against in SHIPPED or Path(args.against).is_dir()
         else None
     )
     _check_opponent(args, rival)
@@ -269,7 +269,7 @@ def _check_opponent(args, rival):
     if not rival and args.against not in (*LADDER, "all", "notes"):
         raise UserError(
             f"There is no opponent {args.against!r}; choose one of {', '.join(LADDER)}, notes, "
-            "all, or a policy.safetensors."
+            f"all, {', '.join(SHIPPED)}, a run's folder, or a policy.safetensors."
         )
     _check_folder(args.pgn)
 

@@ -29,7 +29,7 @@ class StartConfig(Config):
     live: float = key(
         0.33,
         "share of the positions taken from games that the policy is playing; the rest "
-        "is random play",
+        "is random play and endings",
         least=0,
         most=1,
     )

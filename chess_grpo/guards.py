@@ -137,7 +137,7 @@ class AdaptiveKL(Guard):
     highest: float = 0.1
     # steps at a bound, the KL on the wrong side, before it counts as saturated
     patience: int = 20
-    # which KL: to the start, or mean_kl_divergence, which forgets at every sync
+    # which KL: to the start (kl_ref), or of the last update (kl_last_update), which forgets at every sync
     metric: str = "kl_ref"
     name: str = "adaptive KL"
     memory: dict = field(default_factory=dict)

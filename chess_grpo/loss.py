@@ -151,7 +151,7 @@ def grpo_loss(
     advantages: Tensor, # [B,G,T]
     mask: Tensor, # [B,G,T] bool, True = counts
     config: LossConfig = LossConfig(),
-    entropy: Tensor | None = None, # [B,G,T] exact, of the distribution each action was drawn from
+    entropy: Tensor | None = None, # [B,G,T] exact, of the policy that learns, at each step; its gradient is the bonus's
     ref_log_probs: Tensor | None = None, # [B,G,T] the same actions under the reference policy
     kl_ref: Tensor | None = None, # [B,G,T] exact KL(new ‖ reference), for kl="exact"
     kl_old: Tensor | None = None, # [B,G,T] exact KL(old ‖ new), for kl_old="exact"
