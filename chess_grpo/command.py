@@ -251,7 +251,8 @@ def _evaluate(args, keys: dict):
     player = PolicyPlayer(load_policy(args.checkpoint), presses=presses)
     rival = (
         PolicyPlayer(load_policy(args.against), name="rival", presses=presses)
-        if args.against.endswith(".safetensors") or args.against in SHIPPED or Path(args.against).is_dir()
+        if args.against not in (*LADDER, "all", "notes") and (
+            args.against.endswith(".safetensors") or args.against in SHIPPED or Path(args.against).is_dir())
         else None
     )
     _check_opponent(args, rival)

@@ -137,7 +137,7 @@ def fit_rewards(
     look: Callable[[int], None] | None = None, # is told the number of steps after each
     objective: Objective = exact_objective,
 ) -> list[float]: # the expected reward of each step's positions
-    "Follow the gradient of an objective, as it is of the expected reward, on the same positions again and again."
+    "Follow the gradient of an objective, by default the expected reward, on the same positions again and again."
     g, order, rewards = generator(seed), torch.zeros(0, dtype=torch.int64), []
     optimizers = two_optimizers(list(policy.parameters()), policy.matrices(), rate / 10, rate, 0.0)
     for step in tqdm(range(steps), desc="fit", disable=not progress):
