@@ -236,7 +236,7 @@ def _grpo(group: int, batch: int, *kinds: type, **other) -> Way:
     return Way(dict(group=group, batch=batch) | other, kinds=kinds)
 
 # A step from random weights asks for about 1,000 evaluations at depth 4, or for what takes as long: of its own time
-# an engine made 1,653 a second at depth 4, 341 at depth 8, 24 at depth 12 (elsewhere 5,985, 512, 39: the deep are
+# an engine made 1,653 a second at depth 4, 341 at depth 8, 24 at depth 12 (elsewhere 4,281, 393, 33: the deep are
 # cheap here). Over no spread the bonus is a fifth, for
 # rewards spread by about 0.2.
 WAYS: dict[str, Way] = {
