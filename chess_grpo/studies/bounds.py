@@ -19,7 +19,7 @@ from ..core import UserError, generator
 from ..frontier import Frontier
 from ..labels import Labelled
 from ..learner import clipped_step, set_rate, two_optimizers
-from ..policy import PolicyNetwork
+from ..policy import PolicyNetwork, autocast
 from ..stats import Figure, t_975
 
 # %% ../../nbs/api/92_study_bounds.ipynb #b92c0007
@@ -136,6 +136,7 @@ def fit_rewards(
     progress: bool = False, # show a bar
     look: Callable[[int], None] | None = None, # is told the number of steps after each
     objective: Objective = exact_objective,
+    bf16: bool = False, # the network reckons in bfloat16 where that is safe
 ) -> list[float]: # the expected reward of each step's positions
     "Follow the gradient of an objective, by default the expected reward, on the same positions again and again."
     g, order, rewards = generator(seed), torch.zeros(0, dtype=torch.int64), []
@@ -144,7 +145,8 @@ def fit_rewards(
         while len(order) < batch: order = torch.cat([order, torch.randperm(len(labelled), generator=g)])
         some, order = labelled[order[:batch]], order[batch:]
         for o, highest in optimizers: set_rate(o, highest * (1 + math.cos(math.pi * step / steps)) / 2)
-        log_probs = policy.train().log_probs(some.boards.to(policy.device))
+        with autocast(policy.device, torch.bfloat16 if bf16 else torch.float32):
+            log_probs = policy.train().log_probs(some.boards.to(policy.device))
         rewards.append(_expected_reward(log_probs.detach(), some.expected))
         clipped_step(objective(log_probs, some.expected.to(policy.device)), [o for o, _ in optimizers],
                      policy.parameters(), 1.0)
