@@ -34,16 +34,16 @@ import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 from tqdm.auto import tqdm
 
-import chess_grpo.policy as policy_module
+import chess_grpo.model as policy_module
 from .board import MOVES, Boards, compile_rules, random_actions
 from .config import TrainConfig
 from .core import UserError, cores, generator, write_whole
 from .engine import EnginePool, find_stockfish
-from .policy import Policy, PolicyConfig, new_policy
-from .sampler import plain_sample, sample
-from .scores import no_scores
-from .shards import write_shards
-from .starts import put_rows, random_starts
+from .model import Policy, PolicyConfig, new_policy
+from .rollout import plain_sample, sample
+from .engine import no_scores
+from .labels import write_shards
+from .positions import put_rows, random_starts
 from .train import Trainer
 
 # %% ../nbs/api/62_bench.ipynb #2ed62765
@@ -510,7 +510,7 @@ def bench_step(
 ) -> list[dict]: # one a way, with the seconds of a step and of its parts, medians over turns
     "A step of GRPO on a CPU, as it was and as it is."
     found = {way: [] for way in _WAYS}
-    keys = dict(steps=(repeats + 1) * steps, eval_every=10**6, preflight="off", wandb=False, device="cpu")
+    keys = dict(max_steps=(repeats + 1) * steps, eval_steps=10**6, preflight="off", wandb=False, device="cpu")
     with EnginePool() as pool:
         trainers = {way: kind(config.but(**keys | how), pool) for way, (kind, _, how) in _WAYS.items()}
         for turn in range(repeats + 1):    # the first is to warm up
@@ -545,13 +545,13 @@ def bench_learning(
 
 def _learned(run: Trainer, losses: Sequence[float], look_every: int) -> dict:
     seconds, reached, curve = 0.0, {}, []
-    while run.done < run.config.steps:
+    while run.done < run.config.max_steps:
         seconds += _timed(run.step)[0]
-        if run.done % look_every and run.done < run.config.steps: continue
+        if run.done % look_every and run.done < run.config.max_steps: continue
         loss = run.quality().expected_loss
         curve.append((seconds, loss))
         now = {"step": run.done, "seconds": seconds, "evaluations": run.evaluations,
-               "positions": run.done * run.config.batch}
+               "positions": run.done * run.config.batch_size}
         for x in losses:
             if loss <= x: reached.setdefault(x, now)
     return {"seconds": seconds, "loss": loss, "reached": reached, "curve": curve, "policy": run.policy.eval()}
@@ -561,7 +561,7 @@ def step_work(
 ) -> float: # floating-point operations of its matrix products, forward and backward
     "The work of a step, as torch counts it."
     with EnginePool(1) as pool, FlopCounterMode(display=False) as counter:
-        Trainer(config.but(preflight="off", wandb=False, device="cpu", eval_every=10**6), pool).step()
+        Trainer(config.but(preflight="off", wandb=False, device="cpu", eval_steps=10**6), pool).step()
     return float(counter.get_total_flops())
 
 def peak(

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..core import UserError
-from ..advantages import AdvantageConfig, group_advantages
+from ..loss import AdvantageConfig, group_advantages
 from ..loss import LossConfig, grpo_loss
 from ..text.model import Completions, rescore_tokens
 from ..text.train import TextTrainer
@@ -142,7 +142,7 @@ def our_config(
     "The same loss in our words."
     return LossConfig(
         loss.low, loss.high, loss.delta, RATIOS[loss.level], AGGREGATES[loss.loss_type], length,
-        kl_coef=loss.beta, kl_ratio=loss.weighted
+        beta=loss.beta, use_bias_correction_kl=loss.weighted
     )
 
 def our_loss(
