@@ -204,7 +204,9 @@ def _format(kind: str) -> str: return f"chess_grpo {kind} {VERSION}"
 
 def _check_seal(path: Path, kind: str, advice: str) -> bytes:
     "The bytes of a file that is whole."
-    try: data = Path(path).read_bytes()
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise UserError(f"{path} is no file but a pipe or a device; {advice}.")
+    try: data = path.read_bytes()
     except FileNotFoundError: raise UserError(f"There is no {kind} {path}.") from None
     except OSError as e: raise UserError(f"{path} cannot be read ({e.strerror}).") from None
     found = _digest(data)

@@ -113,10 +113,10 @@ def group_advantages(
     advantage = BASELINES[c.baseline](value, counts, values)
     if exact: advantage = torch.where(flat, 0, advantage)
     if c.scale_rewards != "none":
-        spread = less_mean(value - values if c.baseline == "value" else value, counts)
-        if c.baseline not in ("rounded", "value"): spread = torch.where(flat, 0, spread)
-        if c.scale_rewards == "rms": spread = torch.where(counts, value, 0)
-        std = _scale(value, spread, counts, c, everywhere)
+        left = value - values if c.baseline == "value" else value
+        spread = torch.where(counts, left, 0) if c.scale_rewards == "rms" else less_mean(left, counts)
+        if c.scale_rewards != "rms" and c.baseline not in ("rounded", "value"): spread = torch.where(flat, 0, spread)
+        std = _scale(left, spread, counts, c, everywhere)
         advantage = advantage / (std.clamp_min(c.eps) if c.floor else std + c.eps)
     return torch.where(mask, advantage, 0)
 

@@ -10,7 +10,7 @@ __all__ = ['NETWORKS', 'SHIPPED', 'masked_log_probs', 'entropy', 'checked', 'sam
 # %% ../nbs/core/13_model.ipynb #56277c6e
 import json
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -19,10 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .board import N_TOKENS, Boards, _tables
-from .core import NotFinite, UserError, data_path
-from .exchange import KNOWN
-from .core import parse_json, read_tensors, write_tensors
-from .schema import Config, check, config_from, key
+from .core import NotFinite, UserError, data_path, parse_json, read_tensors, write_tensors
+from .schema import Config, key
 
 # %% ../nbs/core/13_model.ipynb #d1d72221
 def _no_distribution(row: int, legal: bool) -> UserError:
@@ -92,14 +90,17 @@ class PolicyConfig(Config):
     layers: int = key(4, "of the network", least=1, most=512)
     heads: int = key(4, "of its attention", least=1, most=1024)
     expansion: int = key(2, "of its feed-forward part", least=1, most=64)
-    dropout: float = key(
-        0.0, "of the network while it learns; leave it 0 for GRPO", least=0, below=1
-    )
-    attacks: bool = key(True, "tokens say who attacks each square")
+    dropout: float = key(0.0, "of the network while it learns; leave it 0 for GRPO", least=0, below=1)
+    attacks: bool = key(True, "tokens hold who attacks each square")
     square_bias: bool = key(True, "attention has a learned bias for each pair of squares")
-    exchanges: bool = key(False, "moves say what they win and what the reply takes")
-    value: bool = key(False, "the network has a value head")
+    value_head: bool = key(False, "the network has a value head")
     architecture: str = key("squares", "which network it is", choices=lambda: tuple(NETWORKS))
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.width % self.heads:
+            raise UserError(f"width is {self.width} and heads is {self.heads}: the heads share the width, so it must be a"
+                            " multiple of them.")
 
 # %% ../nbs/core/13_model.ipynb #9d8cf4be
 class PolicyNetwork(nn.Module):
@@ -114,7 +115,7 @@ class PolicyNetwork(nn.Module):
         raise NotImplementedError
     def value(self, x: Tensor) -> Tensor: # [N], the mover's view
         "From what the trunk sees to the reward that is expected."
-        raise UserError("This policy has no value head: make it with value=True.")
+        raise UserError("This policy has no value head: make it with value_head=True.")
     def lowest(self, layers: int) -> list[nn.Parameter]:
         "The weights below and in the first layers."
         raise UserError(f"A {type(self).__name__} has no layers that can be frozen.")
@@ -224,8 +225,6 @@ class Policy(PolicyNetwork):
     "A transformer over squares, with a head that scores from-to pairs."
     def __init__(self, config: PolicyConfig = PolicyConfig()):
         super().__init__()
-        if config.width % config.heads:
-            raise UserError(f"A width of {config.width} cannot be split over {config.heads} heads.")
         self.config, w = config, config.width
         self.piece, self.mine, self.theirs, self.aim = (nn.Embedding(n, w) for n in (16, 6, 6, 8))
         self.joint = nn.Embedding(N_TOKENS // 8, w)
@@ -234,11 +233,7 @@ class Policy(PolicyNetwork):
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(w)
         self.leave, self.reach, self.promote = nn.Linear(w, w), nn.Linear(w, w), nn.Linear(w, 4)
-        self.worth = nn.Linear(w, 1) if config.value else None
-        if config.exchanges:
-            self.known, self.weigh = nn.Linear(len(KNOWN), 32), nn.Linear(w, 3 * 32)
-            nn.init.zeros_(self.weigh.weight)    # what is known of a move counts for nothing at first
-            nn.init.zeros_(self.weigh.bias)
+        self.value_head = nn.Linear(w, 1) if config.value_head else None
 
     def embed(self, tokens: Tensor) -> Tensor: # [N,64] int16, from the mover's side -> [N,64,width]
         "The four parts of a token, the first three together, and its square."
@@ -258,21 +253,10 @@ class Policy(PolicyNetwork):
         index, extra = _head_index(str(x.device))
         as_white = pairs.index_select(1, index[1]) + promote.index_select(1, extra[1])
         as_black = as_white.index_select(1, _tables(str(x.device)).flip)
-        out = torch.where(boards.turn[:, None], as_white, as_black)
-        return self.told(out, x, boards) if self.config.exchanges else out
-
-    def told(self, logits: Tensor, x: Tensor, boards: Boards) -> Tensor: # [N,1968] both
-        "What exchanges say of each legal move, weighed by the position and by the move's two squares."
-        e, t = boards.exchanges(), _tables(str(x.device))
-        seen = torch.where(boards.turn, 0, 56)[e.board]    # the mover's side of the board
-        whole, start, end = self.weigh(x).chunk(3, 2)
-        leaves, arrives = t.start[e.action] ^ seen, t.end[e.action] ^ seen
-        weights = whole.mean(1)[e.board] + start[e.board, leaves] + end[e.board, arrives]
-        each = (F.relu(self.known(e.figures / 3)) * weights).sum(1)
-        return logits.float().index_put((e.board, e.action), each.float(), accumulate=True)
+        return torch.where(boards.turn[:, None], as_white, as_black)
 
     def value(self, x: Tensor) -> Tensor: # [N]
-        return super().value(x) if self.worth is None else self.worth(x.mean(1))[:, 0]
+        return super().value(x) if self.value_head is None else self.value_head(x.mean(1))[:, 0]
 
     def lowest(self, layers: int) -> list[nn.Parameter]:
         below = (self.piece, self.mine, self.theirs, self.aim, self.joint, *self.blocks[:layers])
@@ -305,10 +289,10 @@ def save_policy(
     "Write weights, config and card, whole or not at all."
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    header = {"config": json.dumps(asdict(policy.config)), "card": json.dumps(card or {})}
+    header = {"config": json.dumps(policy.config.to_dict()), "card": json.dumps(card or {})}
     write_tensors(path, "policy", policy.state_dict(), header)
 
-SHIPPED = ("pretrained", "grpo", "untold")    # policies that come with the package; data/README.md has their cards
+SHIPPED = ("pretrained",)    # policies that come with the package; data/README.md has their cards
 
 def policy_path(
     name: str | Path, # a file, a folder of a run, or one of SHIPPED
@@ -329,7 +313,7 @@ def load_policy(
     path = policy_path(path)
     header, weights = read_tensors(path, "policy")
     config = parse_json(header.get("config", "null"), f"the config of {path}")
-    shape = check(config_from(PolicyConfig, config, f"the config of {Path(path).name}"))
+    shape = PolicyConfig.from_dict(config, f"the config of {Path(path).name}")
     with torch.device("meta"): _check_shapes(NETWORKS[shape.architecture](shape), weights, str(path))
     policy = NETWORKS[shape.architecture](shape).to(device)
     load_weights(policy, weights, str(path))
@@ -375,13 +359,10 @@ def start_from(
     path: str | Path, # as of `load_policy`
     config: PolicyConfig, # of the run
 ) -> PolicyNetwork: # in eval mode
-    "A checkpoint's weights in a run's network, which may have `exchanges` beyond it: at first they change nothing."
+    "A checkpoint's weights in a run's network, whose dropout may be another."
     policy = load_policy(path)
-    was = policy.config
-    if replace(was, dropout=config.dropout, exchanges=was.exchanges or config.exchanges) != config:
-        raise UserError(f"{path} is a checkpoint of another shape: it holds {was}; "
-                        "set width, layers and so on to match.")
-    if was.exchanges == config.exchanges: return with_dropout(policy, config.dropout).eval()
-    twin = new_policy(config, 0).to(policy.device)
-    twin.load_state_dict(twin.state_dict() | policy.state_dict())
-    return twin.eval()
+    differs = [k for k in policy.config.differs(config) if k != "dropout"]
+    if differs:
+        was = ", ".join(f"{k} {getattr(policy.config, k)}" for k in differs)
+        raise UserError(f"{path} is a checkpoint of another shape: it has {was}; set {' and '.join(differs)} to match.")
+    return with_dropout(policy, config.dropout).eval()
