@@ -4,10 +4,12 @@
 
 # %% auto #0
 __all__ = ['BASELINES', 'ADVANTAGES', 'KLS', 'masked_mean', 'AdvantageConfig', 'returns', 'baseline', 'less_mean',
-           'group_advantages', 'LossConfig', 'Term', 'LossRecord', 'aggregate', 'kl_estimate', 'exact_kl', 'grpo_loss']
+           'group_advantages', 'LossConfig', 'Term', 'LossRecord', 'aggregate', 'kl_estimate', 'entropy', 'exact_kl',
+           'PolicyOutput', 'grpo_loss']
 
 # %% ../nbs/core/21_loss.ipynb #e13c7ab3
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Callable
 
 import torch
@@ -74,7 +76,6 @@ def less_mean(returns: Tensor, mask: Tensor, values: Tensor | None = None) -> Te
     return torch.where(mask, returns - masked_mean(returns, mask, 1, True), 0)
 
 baseline("group")(less_mean)
-baseline("rounded")(less_mean)
 
 @baseline("leave_one_out")
 def _left_out(returns: Tensor, mask: Tensor, values: Tensor | None = None) -> Tensor:
@@ -91,6 +92,8 @@ def _as_it_is(returns: Tensor, mask: Tensor, values: Tensor | None = None) -> Te
 def _less_expected(returns: Tensor, mask: Tensor, values: Tensor | None = None) -> Tensor:
     "Less what the value head expects."
     return torch.where(mask, returns - values, 0)
+
+baseline("rounded")(less_mean)
 
 # %% ../nbs/core/21_loss.ipynb #0fa867f0
 def group_advantages(
@@ -252,6 +255,13 @@ def kl_estimate(
     d = other - log_probs
     return -d if kind == "k1" else d ** 2 / 2 if kind == "k2" else torch.expm1(d) - d
 
+def entropy(
+    log_probs: Tensor, # [N,A], -inf where impossible
+) -> Tensor: # [N] nats
+    "Exact entropy of each distribution, with a gradient that is 0, not nan, at impossible moves."
+    safe = log_probs.masked_fill(log_probs == -torch.inf, 0)
+    return -(safe.exp() * safe).masked_fill(log_probs == -torch.inf, 0).sum(-1)
+
 def exact_kl(
     log_probs: Tensor, # [...,A], -inf where illegal
     other: Tensor, # [...,A], finite wherever log_probs is
@@ -260,6 +270,24 @@ def exact_kl(
     legal = log_probs > -torch.inf
     p = torch.where(legal, log_probs, 0)
     return torch.where(legal, p.exp() * (p - torch.where(legal, other, 0)), 0).sum(-1)
+
+@dataclass(frozen=True, eq=False)
+class PolicyOutput:
+    "What a policy computes for a batch, with its gradient."
+    log_probs: Tensor        # [B,G,T] of the actions that were sampled
+    all_log_probs: Tensor    # [M,A] or [B,G,T,A] of all actions
+    index: Tensor | None = None    # [B,G,T] int64, row of `all_log_probs`; None = it is [B,G,T,A] already
+    values: Tensor | None = None   # [B,G,T] what a value head expects
+
+    @cached_property
+    def entropy(self) -> Tensor: # [B,G,T], exact, nats
+        return self._at(entropy(self.all_log_probs))
+
+    def kl(self, other: "PolicyOutput") -> Tensor: # [B,G,T], nats
+        "Exact KL of these distributions from others."
+        return self._at(exact_kl(self.all_log_probs, other.all_log_probs))
+
+    def _at(self, x: Tensor) -> Tensor: return x if self.index is None else x[self.index]
 
 # %% ../nbs/core/21_loss.ipynb #7feea573
 def grpo_loss(
