@@ -14,8 +14,8 @@ import chess
 
 from .core import UserError, generator
 from .engine import EnginePool
-from .starts import random_starts
-from .trl import ChessEnv
+from .positions import random_starts
+from .integrations.trl import ChessEnv
 
 try:
     from openenv.core.env_server.http_server import create_fastapi_app

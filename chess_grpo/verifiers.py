@@ -15,11 +15,11 @@ import chess
 
 from .core import UserError, generator
 from .engine import EnginePool
-from .starts import random_starts
-from chess_grpo.text.answers import (
+from .positions import random_starts
+from chess_grpo.integrations.trl import (
     LAST_LINE, TAGGED, judge_answers, last_line_move, move_prompt, read_move, tagged_move
 )
-from .trl import boards_of
+from .integrations.trl import boards_of
 
 try: import verifiers.v1 as vf
 except ImportError as e:

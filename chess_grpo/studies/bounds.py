@@ -16,10 +16,10 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from ..core import UserError, generator
-from ..frontier import Frontier
+from ..evaluate import Frontier
 from ..labels import Labelled
 from ..learner import clipped_step, set_rate, two_optimizers
-from ..policy import PolicyNetwork, autocast
+from ..model import PolicyNetwork, autocast
 from ..stats import Figure, t_975
 
 # %% ../../nbs/api/92_study_bounds.ipynb #b92c0007

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from ..board import Boards
-from ..claims import Verdict
+from ..research import Verdict
 from ..core import generator
 from ..engine import EnginePool
-from ..advantages import AdvantageConfig, equal, group_advantages
-from ..policy import Policy
+from ..loss import AdvantageConfig, equal, group_advantages
+from ..model import Policy
 from ..rewards import tanh
-from ..sampler import Conditions, rescore, sample
-from ..scores import Scores
+from ..rollout import Conditions, rescore, sample
+from ..engine import Scores
 from ..stats import share
 from ..train import Trainer
 

@@ -20,19 +20,19 @@ from typing import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from chess_grpo.captured import (
+from chess_grpo.preflight.captured import (
     Captured, CapturedLogits, Making, check_captured, check_ends, check_template, check_tokens
 )
-from ..checks import Check, Report, check_padding, check_rewards
+from ..preflight.checks import Check, Report, check_padding, check_rewards
 from ..core import UserError, generator
 from ..loss import LossConfig, grpo_loss
-from chess_grpo.objective import (
+from chess_grpo.preflight.objective import (
     check_coefficients, check_drift, check_entropy, check_flat_groups, check_micro_batches, check_reference
 )
 from .gallery import bf16_report
 from ..text.model import chess_tokenizer, small_model
 from ..text.tasks import environment_prompt, policy_prompt
-from ..text.trl import PreflightCallback, capture, check_trl, exact_log_probs
+from ..preflight.trl import PreflightCallback, capture, check_trl, exact_log_probs
 
 try:
     import datasets

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core import generator
-from ..checks import Check, Report, bisect, check_step, step_size
+from ..preflight.checks import Check, Report, bisect, check_step, step_size
 
 # %% ../../nbs/api/79_study_gallery.ipynb #79a00011
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from torch.optim.swa_utils import AveragedModel
 
 from ..core import UserError, made_folder
 from ..engine import EnginePool
-from ..frontier import frontier
-from ..policy import PolicyNetwork, load_policy
+from ..evaluate import frontier
+from ..model import PolicyNetwork, load_policy
 from ..pretrain import Lessons
-from ..shards import Shards, _boards_of, _check_settings, _read_shard, _write_shard, score_moves
+from ..labels import Shards, _boards_of, _check_settings, _read_shard, _write_shard, score_moves
 
 # %% ../../nbs/api/93_study_parts.ipynb #b93c0007
 def averaged(

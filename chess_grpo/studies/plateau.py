@@ -12,10 +12,10 @@ from torch import Tensor
 
 from ..labels import Labelled
 from ..log import read_metrics
-from ..play import move_quality
-from ..policy import load_policy
+from ..evaluate import move_quality
+from ..model import load_policy
 from ..run import RunResult
-from ..show import Picture
+from ..report import Picture
 from ..stats import paired
 
 # %% ../../nbs/api/78_study_plateau.ipynb #78a00014

@@ -16,23 +16,23 @@ from typing import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ..advantages import equal, less_mean, masked_mean
+from ..loss import equal, less_mean, masked_mean
 from ..board import Boards
 from ..config import SCHEDULES, TrainConfig
 from ..core import UserError, patch
 from ..engine import EnginePool
-from ..files import read_json, write_json, write_whole
-from ..frontier import frontier
+from ..core import read_json, write_json, write_whole
+from ..evaluate import frontier
 from ..labels import Labelled
 from ..learner import Batch, Learner, Rescored
 from ..parallel import side_by_side
-from ..play import EnginePlayer, play_match
-from ..policy import PolicyNetwork, autocast, sample_actions, save_policy
-from ..rating import random_openings
+from ..evaluate import EnginePlayer, play_match
+from ..model import PolicyNetwork, autocast, sample_actions, save_policy
+from ..evaluate import random_openings
 from ..rewards import expected
-from ..sampler import Rollout, start_scoring
-from ..scores import Scores, no_scores, put_scores
-from ..starts import put_rows
+from ..rollout import Rollout, start_scoring
+from ..engine import Scores, no_scores, put_scores
+from ..positions import put_rows
 from .ladder import Permuted
 from ..train import Trainer, resumed_trainer
 
