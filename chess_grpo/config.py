@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SCHEDULES', 'GUARD_ACTIONS', 'RESUMABLE', 'TrainConfig', 'resolve_device', 'check_device', 'lr_multiplier',
-           'planned_lr', 'read_config', 'note_config']
+           'planned_lr', 'read_config', 'study_config', 'note_config']
 
 # %% ../nbs/core/30_config.ipynb #c9e31d96
 import json
@@ -118,9 +118,6 @@ class TrainConfig(Config):
         RewardConfig.pick(self)
         if self.freeze_layers > self.layers:
             raise UserError(f"freeze_layers is {self.freeze_layers}; the network has {self.layers} layers.")
-        if self.freeze_layers and not self.start:
-            raise UserError(f"freeze_layers is {self.freeze_layers}, and there is no start: layers frozen at random weights"
-                            " never learn. Name a checkpoint with start, or set freeze_layers to 0.")
         if self.baseline == "value" and self.credit != "step":
             raise UserError("baseline is value: the value head expects the reward of one move, so credit must be step.")
         _check_target(self)
@@ -187,11 +184,17 @@ def read_config(
         raise UserError(f"{folder} holds no run that can be resumed: it must contain config.json and state.safetensors.")
     return TrainConfig.from_dict(parse_json(path.read_bytes(), path), str(path))
 
+_PLAIN = {"optimizer": "adamw", "adam_beta2": 0.99, "bf16": False}
+
+def study_config(**keys) -> TrainConfig: # as those of TrainConfig
+    "What the studies measure with, whatever the defaults become: AdamW in float32."
+    return TrainConfig(**_PLAIN | keys)
+
 def note_config(
     note: str, # such as "001"
     **other, # keys that are to differ: a smaller scale, a repair
 ) -> TrainConfig:
     "What a research note ran, as far as it can be known, its bugs included."
     noted = json.loads(data_path(f"claims/{note}.json").read_text())["config"]
-    values = {"run_name": f"note_{note}", "optimizer": "adamw", "adam_beta2": 0.99, "bf16": False} | noted | other
+    values = {"run_name": f"note_{note}"} | _PLAIN | noted | other
     return TrainConfig.from_dict(values, f"the configuration of note {note}")

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['ComputeLogProbs', 'Batch', 'Budget', 'flat_gradient', 'gradient_budget', 'clipped_step', 'set_lr', 'make_optimizers',
-           'Learner', 'Objective', 'seeded']
+           'Learner', 'Objective', 'seeded', 'training_state', 'load_training', 'part_of']
 
 # %% ../nbs/core/22_learner.ipynb #0c98fc42
 import copy
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity
 from torch.overrides import TorchFunctionMode
 
-from .core import NotFinite, World, fast_bf16, patch
+from .core import NotFinite, UserError, World, fast_bf16, patch
 from chess_grpo.loss import (
     AdvantageConfig, LossConfig, LossRecord, PolicyOutput, Term, aggregate, group_advantages, grpo_loss
 )
@@ -290,3 +290,53 @@ def _reduce_gradients(self: Learner):
     mine = [torch.zeros_like(p) if p.grad is None else p.grad for p in learning]
     flat = self.world.sum(torch.cat([g.flatten() for g in mine])) / self.world.size
     for p, g in zip(learning, flat.split([p.numel() for p in learning])): p.grad = g.view_as(p)
+
+# %% ../nbs/core/22_learner.ipynb #chk00002
+def training_state(
+    model: nn.Module,
+    optimizers: Sequence[torch.optim.Optimizer],
+    tied: tuple[str, ...] = (), # weights that stand under another name too
+) -> dict[str, Tensor]: # on the CPU, copies
+    "Weights and moments, as they are now."
+    found = {f"model.{k}": v for k, v in model.state_dict().items() if k not in tied}
+    for j, o in enumerate(optimizers):
+        for i, moments in o.state_dict()["state"].items():
+            found |= {f"optimizer.{j}.{i}.{k}": torch.as_tensor(v) for k, v in moments.items()}
+    return {k: v.detach().cpu().clone() for k, v in found.items()}
+
+def load_training(
+    model: nn.Module, # changed
+    optimizers: Sequence[torch.optim.Optimizer], # changed
+    tensors: dict[str, Tensor], # of `training_state`; others are left alone
+    tied: tuple[str, ...] = (),
+    where: str = "the checkpoint", # for the message
+):
+    "Put them back; `UserError` if they are of another model."
+    weights, own = part_of(tensors, "model"), model.state_dict()
+    def same(k: str) -> bool: return k in own and k in weights and own[k].shape == weights[k].shape
+    wrong = [k for k in sorted((own.keys() | weights.keys()) - set(tied)) if not same(k)]
+    if wrong: raise UserError(f"{where} is of another model: {wrong[0]} differs ({len(wrong)} tensors in all).")
+    model.load_state_dict(weights, strict=not tied)
+    for j, o in enumerate(optimizers):
+        state = _moments(o, part_of(tensors, f"optimizer.{j}"), where)
+        o.load_state_dict({"state": state, "param_groups": o.state_dict()["param_groups"]})
+
+def part_of(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:
+    "What stands under a name, without it."
+    return {k[len(name) + 1:]: v for k, v in tensors.items() if k.startswith(name + ".")}
+
+def _moments(o: torch.optim.Optimizer, tensors: dict[str, Tensor], where: str) -> dict[int, dict[str, Tensor]]:
+    "None at all, or of every weight that learns, in its shape."
+    found: dict[int, dict[str, Tensor]] = {}
+    for k, v in tensors.items():
+        i, _, name = k.partition(".")
+        if not (i.isascii() and i.isdigit()): raise UserError(f"{where} has a moment {k!r}.")
+        found.setdefault(int(i), {})[name] = v.clone()
+    learning = [p for group in o.param_groups for p in group["params"]]
+    if found and set(found) != set(range(len(learning))):
+        raise UserError(f"{where} has moments of {len(found)} weights, not of {len(learning)}.")
+    for i, p in enumerate(learning if found else ()):
+        for name, x in found[i].items():
+            if name != "step" and x.shape != p.shape:
+                raise UserError(f"{where}: the moment {name} of weight {i} has another shape.")
+    return found

@@ -181,7 +181,7 @@ def sample(
         raise UserError("sample was given a position in which the game is over: "
                         "leave such positions out.")
     if expert_prob and not engine:
-        raise UserError("Expert moves need an engine: hand one over, or set teacher_ply to 0.")
+        raise UserError("Expert moves need an engine: hand one over, or set expert_prob to 0.")
     table = _Table(len(boards), num_generations, rollout_plies, boards.turn.device)
     expert = _Expert(engine, generator, expert_prob, expert_game_prob, expert_depth, table.n, boards.device)
     games, now = torch.arange(table.n, device=boards.turn.device), boards    # those that go on
