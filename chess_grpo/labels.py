@@ -20,8 +20,7 @@ from tqdm.auto import tqdm
 
 from .board import MOVES, Boards, action_of
 from .core import UserError, data_path, parse_json
-from .engine import EnginePool, Line
-from .engine import Scores
+from .engine import EnginePool, Line, Scores
 from .positions import PHASES, piece_count
 
 # %% ../nbs/core/31_labels.ipynb #5150170e
@@ -167,12 +166,10 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from .board import MOVES, Boards
-from .core import UserError, generator, made_folder, patch
-from .engine import EnginePool
-from .core import parse_json, read_tensors, write_tensors
+from .core import UserError, generator, made_folder, patch, parse_json, read_tensors, write_tensors
+from .engine import EnginePool, Scores, no_scores
 from .labels import Labelled, phase_of
 from .rollout import start_scoring
-from .engine import Scores, no_scores
 from chess_grpo.positions import (
     first_of_each, load_book, piece_count, put_rows, random_endings, random_starts
 )
@@ -475,8 +472,7 @@ import torch
 from torch import Tensor
 
 from .core import data_path
-from .labels import Labelled, load_labelled
-from .labels import Shards
+from .labels import Labelled, load_labelled, Shards
 
 # %% ../nbs/core/31_labels.ipynb #7f9893d6
 def load_validation() -> Labelled: # 2,000 positions

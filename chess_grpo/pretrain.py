@@ -23,25 +23,22 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from .board import ACTIONS, MOVES, Boards
-from .train import load_training, training_state
+from .learner import load_training, training_state, clipped_step, set_rate, two_optimizers
 from .config import Plan, check_frozen, check_memory, check_place, memory_free, resolve_device, step_memory
 from .core import NotFinite, UserError, generator, parse_json, patch, release_memory, write_whole
 from .exchange import Seen
 from .core import read_tensors, write_tensors
 from .integrations.games import GameFilter, Played, Skipped, read_games, replayed
-from .labels import kept_out
-from .labels import Labelled, load_labelled
-from .learner import clipped_step, set_rate, two_optimizers
+from .labels import kept_out, Labelled, load_labelled, Shards
 from .log import Log, StopSignal, new_folder
-from .evaluate import MatchResult, PolicyPlayer, match_result, move_quality, quality_row
+from .evaluate import MatchResult, PolicyPlayer, match_result, move_quality, quality_row, play_rung
+from .loss import entropy
 from chess_grpo.model import (
-    PolicyConfig, PolicyNetwork, autocast, compile_layers, entropy, freeze, masked_log_probs, new_policy, save_policy,
-    start_from
+    PolicyConfig, PolicyNetwork, autocast, compile_layers, freeze, masked_log_probs, new_policy,
+    save_policy, start_from
 )
-from .evaluate import play_rung
 from .rewards import graded
-from .schema import Config, check, config_from, key, part
-from .labels import Shards
+from .schema import Config, key
 from .positions import load_openings, put_rows, random_starts
 
 # %% ../nbs/pretraining.ipynb #6c78e7ee
@@ -361,7 +358,7 @@ class _Pretraining:
         if resume: self.load(resume)
         if c.compile: compile_layers(self.policy)
         self.folder = resume or new_folder(c.run_name, root)
-        text = json.dumps(c.flat(), indent=1) + "\n"
+        text = json.dumps(c.to_dict(), indent=1) + "\n"
         write_whole(self.folder/"config.json", lambda p: p.write_text(text))
         self.log = Log(self.folder, c, self.done, say=tqdm.write if progress else lambda text: None)
 
@@ -459,7 +456,7 @@ def save(self: _Pretraining):
     tensors = training_state(self.policy, [o for o, _ in self.optimizers])
     tensors |= {"order": self.data.order, "generator": self.generator.get_state(),
                 "dice": torch.get_rng_state(), "losses": torch.tensor(self.losses, dtype=torch.float64)}
-    header = {"config": json.dumps(self.config.flat()), "step": str(self.done),
+    header = {"config": json.dumps(self.config.to_dict()), "step": str(self.done),
               "seconds": repr(time.monotonic() - self.start), "data": self.data.mark,
               "has_expert": "yes" if self.teach else "no"}
     write_tensors(self.folder/"state.safetensors", "pretraining state", tensors, header)
@@ -495,7 +492,7 @@ def pretrain_config(
         raise UserError(f"{folder} holds no pretraining run that can be resumed: it must contain"
                         " config.json and state.safetensors.")
     kept = parse_json(path.read_bytes(), path)
-    return config_from(PretrainConfig, {"exchanges": False} | kept if isinstance(kept, dict) else kept, str(path))
+    return PretrainConfig.from_dict({"exchanges": False} | kept if isinstance(kept, dict) else kept, str(path))
 
 # %% ../nbs/pretraining.ipynb #e5e8d34b
 def pretrain(
@@ -575,7 +572,7 @@ def plan_pretraining(
     "Reckon memory; measure a step, on a CPU of at most 256 positions."
     c = resolve_device(check(config))
     batch = min(c.batch_size, 256) if c.device == "cpu" else c.batch_size
-    part = c.but(batch_size=batch, games=None, start=None, freeze_layers=0, wandb=False)
+    part = replace(c, batch_size=batch, games=None, start=None, freeze_layers=0)
     with tempfile.TemporaryDirectory() as folder:
         run = _Pretraining(part, Path(folder), None, False, _Random(part))
         run.step(0.0)

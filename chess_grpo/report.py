@@ -392,13 +392,12 @@ from pathlib import Path
 from typing import Sequence
 
 from .core import UserError, parse_json, write_whole
-from .evaluate import Frontier, compare_frontiers, frontier
+from .evaluate import Frontier, compare_frontiers, frontier, play_rung
 from .labels import load_validation
 from .log import read_metrics
 from .evaluate import MatchResult, PolicyPlayer, Quality, match_result, move_quality
 from .model import load_policy
-from .evaluate import play_rung
-from .run import CURVES
+from .train import CURVES
 from .report import curves_svg, element, folded, page_html, table_html
 from .positions import load_openings
 

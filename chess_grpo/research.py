@@ -17,8 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Mapping, Sequence
 
-from .core import SCALES, UserError, data_path, patch, scale
-from .core import read_json, write_json
+from .core import SCALES, UserError, data_path, patch, scale, read_json, write_json
 from .research import VERDICTS, Rule, read_rules
 from .stats import Figure
 

@@ -124,6 +124,7 @@ class RewardConfig(Config):
     "How moves are rewarded."
     reward: str = key("graded", "from the engine's score to the reward, parameters after the name: "
                       "expected, linear, tanh, graded")
+    reward_scale: float | None = key(None, "centipawns per unit", above=0)
     reward_negative: float = key(1.0, "what negative rewards are multiplied with", least=0)
     reward_change: bool = key(
         False,
@@ -132,7 +133,9 @@ class RewardConfig(Config):
     )
     search_depth: int = key(4, "plies the engine searches to score a move", least=1)
 
-    def check(self): reward_named(self.reward)
+    def __post_init__(self):
+        super().__post_init__()
+        reward_named(self.reward)
 
 class Reward:
     "From scores to the rewards that advantages are made of."

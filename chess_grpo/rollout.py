@@ -20,11 +20,10 @@ from torch.utils.checkpoint import checkpoint
 
 from .board import ACTIONS, MOVES, Boards
 from .core import UserError
-from .engine import EnginePool, exact_score, find_stockfish
+from .engine import EnginePool, exact_score, find_stockfish, LICHESS, Scores, no_scores, put_scores
 from .loss import PolicyOutput
 from .model import PolicyNetwork, autocast, masked_log_probs, sample_actions
 from .rewards import changes, expected
-from .engine import LICHESS, Scores, no_scores, put_scores
 
 # %% ../nbs/core/20_rollout.ipynb #878aa88c
 @torch.no_grad()

@@ -26,9 +26,8 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from ..board import ACTIONS, Boards
+from ..board import ACTIONS, Boards, read_fen
 from ..core import UserError, parse_json, patch
-from ..board import read_fen
 
 # %% ../../nbs/integrations/games.ipynb #a42cfc0a
 @dataclass(frozen=True)

@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 
 from ..core import UserError
-from ..engine import EnginePool
+from ..engine import EnginePool, Scores
 from ..board import read_fens
-from ..engine import Scores
 from ..text.tasks import MOVE
 
 # %% ../../nbs/integrations/trl.ipynb #39fd2197
@@ -201,10 +200,9 @@ import chess
 from torch import Tensor
 
 from ..core import UserError
-from ..engine import GO, EnginePool
+from ..engine import GO, EnginePool, Scores, no_scores
 from ..board import read_fen
 from .games import Skipped, read_games
-from ..engine import Scores, no_scores
 from chess_grpo.integrations.trl import (
     TAGGED, Judged, answer_text, judge_answers, move_prompt, points, read_move, tagged_move
 )

@@ -12,7 +12,7 @@ from typing import Callable
 import torch
 from torch import Tensor
 
-from ..loss import group_advantages
+from ..loss import group_advantages, grpo_loss
 from ..board import Boards
 from chess_grpo.preflight.checks import (
     Check, Identity, Report, bisect, check_budget, check_direction, check_entropy_estimate,
@@ -22,7 +22,6 @@ from chess_grpo.preflight.checks import (
 from ..config import planned_lr
 from ..core import NotFinite, generator
 from ..learner import Batch, Learner, flat_gradient, gradient_budget, seeded
-from ..loss import grpo_loss
 from ..model import PolicyNetwork
 from ..rewards import Reward, reward_named
 from ..rollout import ScoringConfig, Rollout, compute_log_probs, scored_again

@@ -13,12 +13,12 @@ from typing import NamedTuple, Sequence
 import torch
 from torch import Tensor
 
-from ..loss import AdvantageConfig, group_advantages, masked_mean
+from ..loss import AdvantageConfig, group_advantages, masked_mean, entropy
 from ..config import TrainConfig
 from ..core import generator
 from ..engine import EnginePool
 from ..labels import kept_out
-from ..model import Policy, entropy
+from ..model import Policy
 from ..rewards import tanh
 from ..rollout import Rollout, sample, scored_again
 from ..positions import Balanced, random_starts

@@ -21,19 +21,16 @@ from torch import Tensor
 from ..loss import masked_mean
 from ..board import Boards
 from ..config import TrainConfig, earlier_config, note_config
-from ..core import UserError, at_scale, generator, parse_json, write_whole
+from ..core import UserError, at_scale, generator, parse_json, write_whole, read_json, write_json
 from ..engine import EnginePool
-from ..core import read_json, write_json
 from ..evaluate import Frontier, compare_frontiers, frontier
-from ..labels import kept_out
-from ..labels import Labelled
+from ..labels import kept_out, Labelled, write_shards
 from ..learner import Learner
 from ..parallel import side_by_side
 from ..model import Policy
 from ..pretrain import PretrainConfig, pretrain
 from ..rewards import expected
 from ..rollout import sample
-from ..labels import write_shards
 from ..stats import Figure, over_seeds
 from ..train import Trainer, resumed_trainer
 
@@ -106,7 +103,7 @@ def with_repairs(
     for name in made: keys |= (repairs | also)[name]
     # synced every step that KL is 0, and there is nothing that a controller could follow
     if KL not in made and keys.get("sync_every") == 1: keys |= dict(target_kl=0.0)
-    return last.but(**keys | other)
+    return replace(last, **keys | other)
 
 # %% ../../nbs/research/study_ladder.ipynb #9aadb04f
 def make_start(
@@ -191,9 +188,9 @@ def marked_run(
 
 def _check_same(config: TrainConfig, path: Path):
     "A folder is named after what is repaired; the rest of what it runs is kept beside it."
-    said = {k: v for k, v in config.flat().items() if k != "start"}
+    said = {k: v for k, v in config.to_dict().items() if k != "start"}
     if path.is_file():
-        was = earlier_config(parse_json(path.read_bytes(), path), str(path)).flat()
+        was = earlier_config(parse_json(path.read_bytes(), path), str(path)).to_dict()
         odd = [k for k in sorted(said) if said[k] != was[k]]
         if odd: raise UserError(f"{path.parent} holds a run with another {odd[0]}; name another folder, or remove it.")
     path.parent.mkdir(parents=True, exist_ok=True)

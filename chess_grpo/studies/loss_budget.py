@@ -14,21 +14,20 @@ from typing import Callable, NamedTuple, Sequence
 import torch
 from torch import Tensor
 
-from ..loss import AdvantageConfig, group_advantages, masked_mean
+from ..loss import AdvantageConfig, group_advantages, masked_mean, LossConfig, LossRecord, grpo_loss
 from ..config import TrainConfig
 from ..core import generator
 from ..engine import EnginePool
-from ..train import AdaptiveKL
+from ..train import AdaptiveKL, Trainer
 from ..labels import kept_out
 from ..learner import Budget
-from ..loss import LossConfig, LossRecord, grpo_loss
-from ..model import Policy, entropy
+from ..loss import entropy
+from ..model import Policy
 from ..rewards import linear
 from ..rollout import ScoringConfig, Rollout, compute_log_probs, sample
 from ..report import Picture
 from ..positions import random_starts
 from ..stats import Figure, over_seeds
-from ..train import Trainer
 
 # %% ../../nbs/research/study_004.ipynb #74000014
 class Batch(NamedTuple):

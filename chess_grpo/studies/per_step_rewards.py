@@ -17,19 +17,15 @@ from typing import NamedTuple, Sequence
 import torch
 from torch import Tensor
 
-from ..loss import ADVANTAGES, AdvantageConfig, group_advantages
+from ..loss import ADVANTAGES, AdvantageConfig, group_advantages, LossConfig, exact_kl, grpo_loss, entropy
 from ..board import Boards
 from ..config import TrainConfig
 from ..core import generator
-from ..engine import EnginePool
-from ..labels import kept_out
-from ..labels import Labelled
-from ..loss import LossConfig, exact_kl, grpo_loss
-from ..model import Policy, PolicyConfig, entropy, new_policy
+from ..engine import EnginePool, Scores
+from ..labels import kept_out, Labelled, score_moves, unpack_scores
+from ..model import Policy, PolicyConfig, new_policy
 from ..rewards import asymmetric, linear, tanh
 from ..rollout import Rollout, sample
-from ..engine import Scores
-from ..labels import score_moves, unpack_scores
 from ..positions import Balanced, random_starts
 from ..stats import Figure, over_seeds
 from ..train import Trainer

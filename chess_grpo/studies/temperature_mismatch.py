@@ -8,24 +8,23 @@ __all__ = ['BEFORE', 'CLEAN', 'begin_from', 'rollout_at', 'rescored', 'ratios', 
            'learn', 'Views', 'views', 'gradient_cosine', 'zero_reward_step', 'drift']
 
 # %% ../../nbs/research/study_001.ipynb #efe0e212
+from dataclasses import replace
 from typing import NamedTuple, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from ..loss import AdvantageConfig, group_advantages, masked_mean
+from ..loss import AdvantageConfig, group_advantages, masked_mean, LossConfig, grpo_loss, entropy
 from ..board import Boards
 from ..config import TrainConfig
 from ..core import generator
 from ..engine import EnginePool
-from ..labels import kept_out
+from ..labels import kept_out, score_moves, unpack_scores
 from ..learner import flat_gradient, set_rate
-from ..loss import LossConfig, grpo_loss
 from ..evaluate import Quality
-from ..model import Policy, entropy, masked_log_probs
+from ..model import Policy, masked_log_probs
 from ..rewards import expected, linear
 from ..rollout import ScoringConfig, Rollout, compute_log_probs, sample
-from ..labels import score_moves, unpack_scores
 from ..positions import random_starts
 from ..train import Trainer
 
@@ -36,7 +35,7 @@ def begin_from(
     networks: Sequence[str] = ("policy", "sampler"), # and "reference"
 ) -> bool: # False = another shape; nothing was changed
     "Put a policy's weights into the networks of a trainer, whatever the dropout of either."
-    shape = trainer.policy.config.but(dropout=policy.config.dropout)
+    shape = replace(trainer.policy.config, dropout=policy.config.dropout)
     if shape != policy.config: return False
     for name in networks: getattr(trainer, name).load_state_dict(policy.state_dict())
     return True

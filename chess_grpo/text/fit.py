@@ -18,17 +18,15 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from ..train import load_training, training_state
+from ..learner import load_training, training_state, clipped_step, set_rate, two_optimizers
 from ..config import check_memory
-from ..core import UserError, generator, parse_json
-from ..core import read_tensors, write_tensors
+from ..core import UserError, generator, parse_json, read_tensors, write_tensors
 from ..model import autocast
 from .model import Sampling, generate
 from .tasks import Sample, parse_policy, parse_transition
 
 # after text.model, which says what to install if it is missing
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
-from ..learner import clipped_step, set_rate, two_optimizers
 
 # %% ../../nbs/text/04_fit.ipynb #1a0aed2a
 def encoded(

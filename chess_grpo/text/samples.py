@@ -18,9 +18,8 @@ from tqdm.auto import tqdm
 
 from .. import __version__
 from ..board import MOVES, Boards, random_actions
-from ..core import UserError, data_path, generator, write_whole
+from ..core import UserError, data_path, generator, write_whole, read_json, write_json
 from ..engine import EnginePool, Line, go_command
-from ..core import read_json, write_json
 from ..model import load_policy, sample_actions
 from chess_grpo.text.tasks import (
     PolicyAnswer, Sample, environment_prompt, policy_prompt, transition

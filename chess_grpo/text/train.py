@@ -14,14 +14,13 @@ from typing import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ..loss import ADVANTAGES, AdvantageConfig
+from ..loss import ADVANTAGES, AdvantageConfig, PolicyOutput, LossConfig
 from ..preflight.checks import REMEDIES, Identity, bisect
 from ..core import UserError, patch
 from ..engine import EnginePool
-from ..learner import Batch, Learner, PolicyOutput
-from ..loss import LossConfig
+from ..learner import Batch, Learner
 from ..rollout import ScoringConfig
-from ..schema import Config, check, key, part
+from ..schema import Config, key
 from chess_grpo.text.model import (
     Completions, Sampling, generate, joined, retokenised, rescore_tokens, token_log_probs
 )
