@@ -18,23 +18,22 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from ..learner import load_training, training_state, clipped_step, set_rate, two_optimizers
-from ..config import check_memory
-from ..core import UserError, generator, parse_json, read_tensors, write_tensors
+from ..train import load_training, training_state
+from ..core import UserError, generator, parse_json
+from ..core import read_tensors, write_tensors
+from ..learner import clipped_step, set_rate, two_optimizers
 from ..model import autocast
 from .model import Sampling, generate
 from .tasks import Sample, parse_policy, parse_transition
 
-# after text.model, which says what to install if it is missing
+# after text.model, which names the package to install
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 # %% ../../nbs/text/04_fit.ipynb #1a0aed2a
 def encoded(
     samples: Sequence[Sample], # N
     tokenizer: PreTrainedTokenizerFast,
-    # [N,L] int64 tokens, padded on the right; [N,L] bool, True = part of a completion, its end
-    # included
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]: # [N,L] int64, padded on the right; [N,L] bool, True = a completion or its end
     "Samples as tokens."
     prompts = tokenizer([s.prompt for s in samples])["input_ids"]
     ends = tokenizer([s.completion for s in samples], add_special_tokens=False)["input_ids"]
@@ -88,21 +87,10 @@ def _rate(
     top: float, # the highest
     step: int, # from 0
     warmup: int, # steps
-    done: float, # share of the run, 0 to 1
+    share: float, # of the run that is over, 0 to 1
 ) -> float:
     "The learning rate of a step."
-    return top * min(1, (step + 1) / max(1, warmup)) * (1 + math.cos(math.pi * done)) / 2
-
-# %% ../../nbs/text/04_fit.ipynb #023ebed8
-def _learn(
-    model: PreTrainedModel,
-    optimizers: list[tuple[torch.optim.Optimizer, float]],
-    loss: Tensor, # scalar
-    rate, # called with an optimiser's highest rate
-):
-    "Follow the gradient of a loss."
-    for optimizer, top in optimizers: set_rate(optimizer, rate(top))
-    clipped_step(loss, [optimizer for optimizer, _ in optimizers], model.parameters())
+    return top * min(1, (step + 1) / max(1, warmup)) * (1 + math.cos(math.pi * share)) / 2
 
 # %% ../../nbs/text/04_fit.ipynb #65cff865
 def _batch_losses(
@@ -112,9 +100,9 @@ def _batch_losses(
     batch: int,
     seed: int, # of the order
     bf16: bool, # autocast to bfloat16
-    skip: int = 0, # batches that were learned from before
+    skip: int = 0, # batches of before
 ) -> Iterator[Tensor]: # scalars with a gradient
-    "The loss of one batch after the other, without end."
+    "The loss of each batch, without end."
     lengths = (counts * torch.arange(1, counts.shape[1] + 1)).amax(1)
     order, dtype = generator(seed), torch.bfloat16 if bf16 else torch.float32
     while True:
@@ -124,34 +112,9 @@ def _batch_losses(
                 continue
             keep = int(lengths[rows].max())
             with autocast(model.device.type, dtype):    # not of the tokens, which wait on the CPU
-                loss = supervised_loss(
-                    model, tokens[rows, :keep].to(model.device),
-                    counts[rows, :keep].to(model.device)
-                )
+                some = (x[rows, :keep].to(model.device) for x in (tokens, counts))
+                loss = supervised_loss(model, *some)
             yield loss
-
-# %% ../../nbs/text/04_fit.ipynb #c0c0f036
-def _share(
-    step: int, # from 0
-    steps: int, # of the run, if the steps decide
-    clock: float, # when the run began, `time.monotonic`
-    minutes: float, # of the run; 0 = the steps decide
-) -> float: # 0 to 1, or a little more on the clock
-    "How much of a run is over."
-    if not minutes: return step / steps
-    return (time.monotonic() - clock) / (60 * minutes)
-
-# %% ../../nbs/text/04_fit.ipynb #c75a66b1
-def _memory(
-    model: PreTrainedModel,
-    counts: Tensor, # [N,L] bool
-    batch: int,
-) -> int: # bytes, about
-    "What a step allocates."
-    c, parameters = model.config, sum(p.numel() for p in model.parameters())
-    inside = counts.shape[1] * c.num_hidden_layers * 36 * c.hidden_size
-    outside = 4 * c.vocab_size * counts.sum().item() / len(counts)
-    return int(450_000_000 + 4 * (6 * parameters + batch * (inside + outside)))
 
 # %% ../../nbs/text/04_fit.ipynb #b00e4b52
 _TIED = ("lm_head.weight",)    # the embedding, under its other name
@@ -162,28 +125,33 @@ def _fingerprint(*tensors: Tensor) -> str:
     return found.hexdigest()[:16]
 
 class _Fit:
-    "A training under way; what was kept is taken up again."
-    def __init__(self, model: PreTrainedModel, optimizers: list, told: dict, keep: str | Path | None):
-        self.model, self.optimizers, self.told = model, optimizers, told
+    "The state of a training, resumed if its file exists."
+    def __init__(self, model: PreTrainedModel, optimizers: list, settings: dict, keep: str | Path | None):
+        self.model, self.optimizers, self.settings = model, optimizers, settings
         self.path, self.losses, self.begun = keep and Path(keep), [], time.monotonic()
         if self.path and self.path.exists(): self.load()
 
+    def share(self) -> float: # 0 to 1, or a little more on the clock
+        "How much of the training is over."
+        if not self.settings["minutes"]: return len(self.losses) / self.settings["steps"]
+        return (time.monotonic() - self.begun) / (60 * self.settings["minutes"])
+
     def save(self):
-        "What the next step depends on."
+        "Write what the next step depends on."
         if not self.path: return
         tensors = training_state(self.model, [o for o, _ in self.optimizers], _TIED)
         tensors |= {"losses": torch.tensor(self.losses, dtype=torch.float64), "dice": torch.get_rng_state()}
-        header = {"settings": json.dumps(self.told), "seconds": repr(time.monotonic() - self.begun)}
+        header = {"settings": json.dumps(self.settings), "seconds": repr(time.monotonic() - self.begun)}
         write_tensors(self.path, "state of text training", tensors, header)
 
     def load(self):
-        "Take it up; `UserError` if it is of another training."
+        "Read it; `UserError` if it is of another training."
         header, tensors = read_tensors(self.path, "state of text training", "delete it and begin again")
-        kept = parse_json(header.get("settings", "null"), f"the settings of {self.path}")
-        if kept != self.told:
-            other = [k for k in self.told if not isinstance(kept, dict) or kept.get(k) != self.told[k]]
+        kept, ours = parse_json(header.get("settings", "null"), f"the settings of {self.path}"), self.settings
+        if kept != ours:
+            other = [k for k in ours if not isinstance(kept, dict) or kept.get(k) != ours[k]]
             raise UserError(f"{self.path} is of another training, with other {', '.join(other)}: delete it to begin"
-                            " again, or go on with the same settings.")
+                            " again, or resume with the same settings.")
         try:
             load_training(self.model, [o for o, _ in self.optimizers], tensors, _TIED, str(self.path))
             self.losses, self.begun = tensors["losses"].tolist(), time.monotonic() - float(header["seconds"])
@@ -193,12 +161,19 @@ class _Fit:
             raise UserError(f"{self.path} is of another model ({type(e).__name__}); delete it to begin"
                             " again.") from None
 
+    def step(self, loss: Tensor, warmup: int): # loss: scalar
+        "Rates, gradient, clip, update."
+        for optimizer, top in self.optimizers:
+            set_rate(optimizer, _rate(top, len(self.losses), warmup, self.share()))
+        clipped_step(loss, [o for o, _ in self.optimizers], self.model.parameters())
+        self.losses.append(loss.item())
+
 # %% ../../nbs/text/04_fit.ipynb #c817d585
 def fit_text(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
     samples: Sequence[Sample],
-    minutes: float = 0.0, # stop here; the schedule follows the clock; 0 = the steps decide
+    minutes: float = 0.0, # stop here, and schedule by the clock; 0 = the steps decide
     steps: int = 1000,
     batch: int = 48,
     learning_rate: float = 2e-3, # of AdamW
@@ -206,12 +181,12 @@ def fit_text(
     warmup: int = 20, # steps
     bf16: bool = False, # autocast to bfloat16
     seed: int = 0, # of the order
-    progress: bool = False,
-    # a .safetensors file that is written every `keep_every` steps and when it is stopped; if it is there,
-    # the training goes on from it, with the same bits where the steps decide
+    progress: bool = False, # show a bar
+    # a .safetensors file, written every `keep_every` steps and at the end; the training resumes from it, with the same
+    # bits where the steps decide
     keep: str | Path | None = None,
     keep_every: int = 200, # steps
-    stop: Callable[[], bool] = lambda: False, # asked after each step; True = leave it there
+    stop: Callable[[], bool] = lambda: False, # called after each step; True = stop now
 ) -> list[float]:    # the loss of each step
     "Supervised learning; epochs in a new order each, batches of texts of like length."
     if not samples or (steps < 1 and not minutes):
@@ -220,51 +195,49 @@ def fit_text(
     most_read = getattr(model.config, "max_position_embeddings", None) or tokens.shape[1]
     if tokens.shape[1] > most_read:
         raise UserError(f"A sample has {tokens.shape[1]} tokens, more than the model reads, {most_read}.")
-    check_memory(_memory(model, counts, batch), model.device.type, "This training", "batch")
-    told = {"minutes": minutes, "steps": steps, "batch": batch, "seed": seed, "samples": _fingerprint(tokens, counts),
-            "start weights": _fingerprint(*model.state_dict().values()),
-            "rates": [learning_rate, matrix_rate, warmup], "bf16": bf16}
-    fit = _Fit(model, _optimizers(model, learning_rate, matrix_rate), told, keep)
-    losses, most = fit.losses, None if minutes else steps
-    batch_losses = _batch_losses(model, tokens, counts, batch, seed, bf16, len(losses))
+    settings = {"minutes": minutes, "steps": steps, "batch": batch, "seed": seed, "bf16": bf16,
+                "samples": _fingerprint(tokens, counts), "start weights": _fingerprint(*model.state_dict().values()),
+                "rates": [learning_rate, matrix_rate, warmup]}
+    fit = _Fit(model, _optimizers(model, learning_rate, matrix_rate), settings, keep)
+    batch_losses = _batch_losses(model, tokens, counts, batch, seed, bf16, len(fit.losses))
     model.train()
-    with tqdm(total=most, initial=len(losses), disable=not progress, unit="step") as bar:
-        while (done := _share(len(losses), steps, fit.begun, minutes)) < 1 and not stop():
-            loss = next(batch_losses)
-            _learn(model, fit.optimizers, loss, lambda top: _rate(top, len(losses), warmup, done))
-            losses.append(loss.item())
-            if len(losses) % keep_every == 0: fit.save()
+    with tqdm(total=None if minutes else steps, initial=len(fit.losses), disable=not progress, unit="step") as bar:
+        while fit.share() < 1 and not stop():
+            try: fit.step(next(batch_losses), warmup)
+            except torch.OutOfMemoryError:
+                raise UserError(f"A batch of {batch} needs more memory than there is: lower batch.") from None
+            if len(fit.losses) % keep_every == 0: fit.save()
             bar.update()
-            bar.set_postfix(loss=f"{losses[-1]:.3f}")
+            bar.set_postfix(loss=f"{fit.losses[-1]:.3f}")
     fit.save()
     model.eval()
-    return losses
+    return fit.losses
 
 # %% ../../nbs/text/04_fit.ipynb #b995a5c9
-def _policy_figures(text: str, s: Sample) -> dict[str, float]:
-    "What an answer to a policy prompt is like."
-    said, truth = parse_policy(text), parse_policy(s.completion)
+def _policy_metrics(text: str, s: Sample) -> dict[str, float]:
+    "The metrics of a policy answer."
+    answer, truth = parse_policy(text), parse_policy(s.completion)
     legal = {m.uci() for m in chess.Board(s.prompt[3:].strip()).legal_moves}
-    moves, most = said.moves, len(truth.moves)
+    moves, most = answer.moves, len(truth.moves)
     def of_five(moves): return sum(m in legal for m in moves) / 5 if most == 5 else float("nan")
     return {
-        "complete": len(moves) == len(said.evals) == most and said.best in moves,
+        "complete": len(moves) == len(answer.evals) == most and answer.best in moves,
         "legal": of_five(moves),
         "different": of_five(set(moves)),
-        "best_legal": bool(said.best) and said.best in legal,
-        "best": said.best == truth.best,
+        "best_legal": bool(answer.best) and answer.best in legal,
+        "best": answer.best == truth.best,
     }
 
 # %% ../../nbs/text/04_fit.ipynb #74912540
-def _transition_figures(text: str, s: Sample) -> dict[str, float]:
-    "What an answer to an environment prompt is like."
-    said, truth = parse_transition(text), parse_transition(s.completion)
-    if not said: return {"exact": False, "placement": False, "outcome": False}
+def _transition_metrics(text: str, s: Sample) -> dict[str, float]:
+    "The metrics of an environment answer."
+    answer, truth = parse_transition(text), parse_transition(s.completion)
+    if not answer: return {"exact": False, "placement": False, "outcome": False}
     def outcome(t): return t.reward, t.terminated, t.truncated
     return {
-        "exact": said == truth,
-        "placement": said.fen.split()[0] == truth.fen.split()[0],
-        "outcome": outcome(said) == outcome(truth),
+        "exact": answer == truth,
+        "placement": answer.fen.split()[0] == truth.fen.split()[0],
+        "outcome": outcome(answer) == outcome(truth),
     }
 
 # %% ../../nbs/text/04_fit.ipynb #52063af6
@@ -272,24 +245,24 @@ def _transition_figures(text: str, s: Sample) -> dict[str, float]:
 def answers(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
-    samples: Sequence[Sample], # held out, of both tasks
+    samples: Sequence[Sample], # held out
     batch: int = 64,
-    greedy: bool = True, # False = drawn at temperature 1
+    greedy: bool = True, # False = sampled at temperature 1
     seed: int = 0,
-    # figures of each sample: of P complete (five moves, as many evaluations, the best among them),
+    # metrics of each sample: of P complete (five moves, as many evaluations, the best among them),
     # legal (legal moves among the five), different (legal moves named, each counted once, of five),
     # best_legal, best; of A exact, placement, outcome
 ) -> dict[str, Tensor]:
     "How well the tasks are answered, sample by sample."
     out: dict[str, list[float]] = {}
     how = Sampling(1e-4 if greedy else 1.0, 1.0, 120)
-    for task, figures in (("P", _policy_figures), ("A", _transition_figures)):
+    for task, metrics in (("P", _policy_metrics), ("A", _transition_metrics)):
         some = sorted((s for s in samples if s.task == task), key=lambda s: len(s.prompt))
         for i in range(0, len(some), batch):
             these = some[i:i + batch]
             c = generate(model, tokenizer, [s.prompt for s in these], 1, how, seed + i)
             for s, (text,) in zip(these, c.texts):
-                for name, value in figures(text, s).items():
+                for name, value in metrics(text, s).items():
                     out.setdefault(name, []).append(float(value))
     every = {name: torch.tensor(values) for name, values in out.items()}
     return {name: x[~x.isnan()] for name, x in every.items()}
