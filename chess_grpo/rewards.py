@@ -108,7 +108,9 @@ class RewardConfig(Config):
     reward_change: bool = key(False, "reward the change of a position's worth, not its worth")
     search_depth: int = key(4, "plies the engine searches to score a move", least=1)
 
-    def check(self): reward_named(self.reward, self.reward_scale)
+    def __post_init__(self):
+        super().__post_init__()
+        reward_named(self.reward, self.reward_scale)
 
 class Reward:
     "From scores to the rewards that advantages are made of."

@@ -24,7 +24,7 @@ from tqdm.auto import tqdm
 
 from ..board import ACTIONS, Boards
 from ..core import UserError, parse_json
-from ..pretrain import Examples, Lessons, fingerprint, split_rows
+from ..pretrain import Examples, Batch, fingerprint, split_rows
 
 # %% ../../nbs/integrations/games.ipynb #a42cfc0a
 @dataclass(frozen=True)
@@ -319,11 +319,11 @@ def game_examples(
     except UserError as e: raise UserError(f"{source}: {e} {skipped}.") from None
     keys = played.boards.key()
     learn, back = split_rows(keys, played.game, valid, f"{source} ({skipped})")
-    def lessons(rows: Tensor, smoothing: float = smoothing) -> Lessons:
+    def lessons(rows: Tensor, smoothing: float = smoothing) -> Batch:
         return _imitated(played.boards[rows], played.actions[rows], smoothing)
     return Examples(learn, lessons, lessons(back, 0.0), fingerprint(keys[learn], keys[back], played.actions))
 
-def _imitated(boards: Boards, actions: Tensor, smoothing: float) -> Lessons:
+def _imitated(boards: Boards, actions: Tensor, smoothing: float) -> Batch:
     legal = boards.legal_mask()
     right = torch.zeros_like(legal).scatter_(1, actions[:, None], True)
-    return Lessons(boards, (1 - smoothing) * right + smoothing * legal / legal.sum(1, keepdim=True), right)
+    return Batch(boards, (1 - smoothing) * right + smoothing * legal / legal.sum(1, keepdim=True), right)

@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 
 from ..board import MOVES
-from ..core import UserError
-from ..core import parse_json, read_tensors, write_tensors
+from ..core import UserError, parse_json, read_tensors, write_tensors
 from .tasks import HUB
 
 try:

@@ -87,7 +87,7 @@ def _played(
     random_share: float = 0.3, # of the moves
 ) -> list[tuple[str, str, tuple[str, ...]]]:    # FEN, move in UCI, up to nine moves before it
     "The plies of games; where one is over, a new one starts."
-    policy = load_policy(data_path("untold.safetensors"))
+    policy = load_policy(data_path("pretrained.safetensors"))
     boards, history, out = Boards.start(games), [()] * games, []
     for _ in range(plies):
         over = boards.outcome() != 0
