@@ -482,6 +482,9 @@ def legal(self: Boards) -> Legal:
         self._legal = rules(self.bits, self.turn, self.castling, self.ep, t)
     return self._legal
 
+@patch(as_prop=True)
+def check(self: Boards) -> Tensor: return self.legal().check    # [N] bool, of the side to move
+
 # %% ../nbs/core/10_board.ipynb #75e31fdd
 def _unpacked(x: Tensor, t: _Tables) -> Tensor: # [D,N] int64 -> [N,D*64] bool
     "The bits of bit-boards."
@@ -819,7 +822,7 @@ def _theirs(twin: chess.Board, claims: bool) -> tuple:
 
 def _ours(boards: Boards, mask: Tensor, claims: bool) -> list[tuple]:
     "The same of a batch."
-    check, outcome = boards.legal().check.tolist(), boards.outcome().tolist()
+    check, outcome = boards.check.tolist(), boards.outcome().tolist()
     legal = [row.nonzero()[:, 0].tolist() for row in mask]
     claim = boards.outcome(claim_draw=True).tolist() if claims else [0] * len(boards)
     return list(zip(boards.fens(), check, outcome, legal, claim))

@@ -24,8 +24,7 @@ from .board import ACTIONS, MOVES, Boards, random_actions
 from .core import UserError, generator
 from .engine import EnginePool
 from .labels import Labelled
-from .loss import entropy
-from .model import Policy, sample_actions
+from .model import Policy, entropy, sample_actions
 from .positions import PHASES, Opening
 from .stats import Figure, bootstrap, wilson
 

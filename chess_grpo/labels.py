@@ -18,7 +18,8 @@ from torch import Tensor
 
 from .board import MOVES, Boards, action_of
 from .core import UserError, data_path, parse_json
-from .engine import EnginePool, Scores
+from .engine import EnginePool
+from .engine import Scores
 from .positions import PHASES, first_of_each, piece_count
 
 # %% ../nbs/core/31_labels.ipynb #5150170e
@@ -124,7 +125,7 @@ def _check_records(records: Sequence[dict]):
 
 # %% ../nbs/core/31_labels.ipynb #202ab820
 def load_labelled(
-    path: str | Path | None = None, # JSON lines as `label` makes them; None = the development positions
+    path: str | Path | None = None, # JSON lines of `label`; None = the development positions
 ) -> Labelled:
     "Read labelled positions; `UserError` names a line that is none."
     path = Path(path or data_path("heldout.jsonl"))
@@ -140,7 +141,7 @@ def _labelled(path: Path, changed: int) -> Labelled:
     if not lines: raise UserError(f"{path} is empty: it must hold a labelled position a line.")
     found = labelled_from([_record(line, f"line {i} of {path}") for i, line in enumerate(lines, 1)])
     twice = (~first_of_each(found.boards.key())).nonzero()[:, 0].tolist()
-    if twice: raise UserError(f"{path} holds the position of line {twice[0] + 1} twice ({len(twice)} in all).")
+    if twice: raise UserError(f"{path} repeats a position in line {twice[0] + 1}, {len(twice)} in all.")
     return found
 
 def _record(line: str, where: str) -> dict:
@@ -157,7 +158,8 @@ from dataclasses import field, fields
 
 from tqdm.auto import tqdm
 
-from .core import generator, made_folder, read_tensors, write_tensors
+from .core import generator, made_folder
+from .core import read_tensors, write_tensors
 from .rollout import start_scoring
 from .engine import no_scores
 from .positions import load_book, put_rows, random_endings, random_starts
@@ -187,7 +189,7 @@ def score_moves(
     engine: EnginePool,
     depth: int = 4, # plies of the search after the move
 ) -> tuple[Tensor, Tensor]:
-    # [K] int16 of all legal moves, the mover's view, in the order of MOVES; [N] int64, how many each has
+    # [K] int16 in the order of MOVES, the mover's view; [N] int64, how many each position has
     "Score what each legal move leads to."
     row, action = boards.legal_moves()    # no mask is needed: only their order
     order = (row * len(MOVES) + action).argsort()
@@ -196,8 +198,8 @@ def score_moves(
     return pack_scores(-scores), row.bincount(minlength=len(boards))
 
 # %% ../nbs/pretraining.ipynb #8510eafe
-def _new_games(n: int, generator: torch.Generator, exclude: Tensor | None) -> Boards: # [n] in random order
-    "Where the games of a shard begin; those of the book are not excluded."
+def _new_games(n: int, generator: torch.Generator, exclude: Tensor | None) -> Boards: # [n]
+    "Where the games of a shard begin, in random order; those of the book are not excluded."
     half, quarter, book = n - n // 2, n // 4, load_book()
     parts = [
         random_starts(half, generator, exclude),
@@ -262,11 +264,11 @@ def make_shard(
 
 _COLUMNS = [f.name for f in fields(Boards) if f.name != "keys"]
 
-def _shard(boards: Boards, scores: Tensor, counts: Tensor) -> dict[str, Tensor]: # scores, counts as of `score_moves`
+def _shard(boards: Boards, scores: Tensor, counts: Tensor) -> dict[str, Tensor]: # as of `score_moves`
     return {c: getattr(boards, c) for c in _COLUMNS} | {"scores": scores, "counts": counts.to(torch.uint8)}
 
 def _boards_of(tensors: dict[str, Tensor]) -> Boards:
-    return Boards(**{c: tensors[c] for c in _COLUMNS}, keys=torch.zeros(len(tensors["turn"]), 0, dtype=torch.int64))
+    return Boards(**{c: tensors[c] for c in _COLUMNS}, keys=torch.zeros(len(tensors["turn"]), 0).long())
 
 # %% ../nbs/pretraining.ipynb #2cd32993
 def _write_shard(path: Path, tensors: dict[str, Tensor], settings: dict):
@@ -279,7 +281,7 @@ def _read_shard(path: Path) -> tuple[dict[str, Tensor], dict]: # tensors; settin
     return tensors, settings if isinstance(settings, dict) else {}
 
 def _check_columns(tensors: dict[str, Tensor], path: Path):
-    "Columns of the right type, one row a position, as many scores as legal moves; possible positions."
+    "Right types, one row a position, possible positions, a score for each legal move."
     want = _shard(Boards.start(0), torch.zeros(0, dtype=torch.int16), torch.zeros(0))
     for name, x in want.items():
         if name not in tensors or tensors[name].dtype != x.dtype or tensors[name].ndim != x.ndim:
@@ -317,9 +319,9 @@ def write_shards(
     # a shard waits for all answers of a ply: engines that are free meanwhile serve another shard
     at_once = getattr(engine, "shards_at_once", 1 + -(-2 * len(engine.pids) // how.get("games", 256)))
     threads = ThreadPoolExecutor(at_once)
-    bar = tqdm(threads.map(make, range(shards)), total=shards, desc=f"shards in {folder}", disable=not progress)
+    files = threads.map(make, range(shards))
     try:
-        for _ in bar: pass
+        for _ in tqdm(files, f"shards in {folder}", shards, disable=not progress): pass
     finally: threads.shutdown(wait=False, cancel_futures=True)    # those under way end with the engines
     return folder
 
@@ -376,4 +378,4 @@ def load_validation() -> Labelled: # 2,000 positions
 @lru_cache(1)
 def kept_out() -> Tensor: # [K] int64
     "Keys of the development and validation positions: no run learns from them."
-    return torch.cat([load_labelled().boards.key(), Shards.open([data_path("validation.safetensors")]).boards.key()])
+    return torch.cat([load_labelled().boards.key(), load_validation().boards.key()])

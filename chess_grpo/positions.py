@@ -174,7 +174,7 @@ def random_endings(
     parts, found = [], 0
     while not parts or found < n:
         boards = _place(2 * n + 16, generator, strong, weak)
-        in_check = replace(boards, turn=~boards.turn).check    # the side that has just moved
+        in_check = replace(boards, turn=~boards.turn).legal().check    # the side that has just moved
         boards = boards[(boards.outcome() == 0) & ~in_check]
         if exclude is not None: boards = boards[~torch.isin(boards.key(), exclude)]
         parts.append(boards)

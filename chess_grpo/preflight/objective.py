@@ -21,21 +21,21 @@ def _apart(a: Tensor, b: Tensor) -> float:
     return ((a.double() - b.double()).norm() / a.double().norm().clamp_min(1e-30)).item()
 
 def check_micro_batches(
-    # rows of a step, cut into micro-batches -> flat gradient of the step, as training accumulates it
+    # rows of a step, cut into micro-batches -> flat gradient, as training accumulates it
     gradient: Callable[[list[list[int]]], Tensor],
     rows: int, # that a step has, of unequal lengths
     at_most: float = 0.01, # change of the gradient, in lengths of it
 ) -> Check:
     "Cut a step otherwise; its gradient must stay."
     every = list(range(rows))
-    cuts = {"halves": [every[: rows // 2], every[rows // 2 :]], "one and the rest": [every[:1], every[1:]],
-            "single rows": [[i] for i in every]}
+    cuts = {"halves": [every[: rows // 2], every[rows // 2 :]],
+            "one and the rest": [every[:1], every[1:]], "single rows": [[i] for i in every]}
     whole = gradient([every])
     found = {name: _apart(whole, gradient(cut)) for name, cut in cuts.items()}
     worst = max(found, key=lambda k: (math.isnan(found[k]), found[k]))
-    check = judge("change of the gradient when a step is cut otherwise", found[worst], at_most=at_most,
-                  show="{:.2g}", cause="micro-batches",
-                  remedy="divide by the number of tokens of the whole step, not of a micro-batch")
+    remedy = "divide by the number of tokens of the whole step, not of a micro-batch"
+    check = judge("change of the gradient when a step is cut otherwise", found[worst],
+                  at_most=at_most, show="{:.2g}", cause="micro-batches", remedy=remedy)
     return replace(check, figure=f"{check.figure} ({worst})")
 
 # %% ../../nbs/preflight/01_objective.ipynb #9d8d4909
@@ -48,36 +48,39 @@ def check_reference(
     "Move the reference; the gradient must move."
     g = torch.Generator().manual_seed(seed)
     new = -2 * torch.rand(shape, generator=g) - 0.1
-    def gradient(reference: Tensor) -> Tensor:
+    def gradient(reference: Tensor) -> Tensor: # zeros where there is none
         x = new.clone().requires_grad_()
         value = loss(x, reference)
-        return torch.autograd.grad(value, x, allow_unused=True)[0] if value.requires_grad else None
-    moved = [gradient(new + shift * torch.randn(shape, generator=g)) for shift in (0.1, 0.5)]
-    change = 0.0 if None in [m if m is None else 1 for m in moved] else _apart(*moved)
-    return judge("change of the gradient when the reference moves", change, at_least=1e-3, show="{:.2g}",
-                 cause="reference", remedy="this KL pulls nowhere: use k2, k3 or the exact KL in the loss, or put k1 "
-                                           "into the reward; let no_grad end before it")
+        if not value.requires_grad: return torch.zeros_like(x)
+        return torch.autograd.grad(value, x, allow_unused=True, materialize_grads=True)[0]
+    near, far = (gradient(new + s * torch.randn(shape, generator=g)) for s in (0.1, 0.5))
+    remedy = ("this KL pulls nowhere: use k2, k3 or the exact KL in the loss, or put k1 into the"
+              " reward; let no_grad end before it")
+    return judge("change of the gradient when the reference moves", _apart(near, far),
+                 at_least=1e-3, show="{:.2g}", cause="reference", remedy=remedy)
 
 # %% ../../nbs/preflight/01_objective.ipynb #ed2efb83
 def check_coefficients(
     gradient: Callable[[dict[str, float]], Tensor], # values by name -> flat gradient of the loss
-    values: dict[str, float], # as the run has them; those that are 0 are not asked
+    values: dict[str, float], # as the run has them; those that are 0 are left out
 ) -> Check:
-    "Double each coefficient; the gradient must notice."
+    "Double each coefficient; the gradient must change."
     before, asked = gradient(values), [k for k, v in values.items() if v]
     found = {k: _apart(before, gradient(values | {k: 2 * values[k]})) for k in asked}
     dead = [k for k, x in found.items() if not x >= 1e-6]
     name, limit = "coefficients that reach the gradient", f"{len(asked)} of {len(asked)}"
     figure = f"{len(asked) - len(dead)} of {len(asked)}"
     if not dead: return Check(name, figure, limit, "sound")
-    remedy = f"nothing depends on {', '.join(dead)}: look where the term is added, and what it is multiplied by"
+    remedy = (f"nothing depends on {', '.join(dead)}: look where the term is added, and what it is"
+              " multiplied by")
     if any(math.isnan(x) for x in found.values()):
-        remedy = "the gradient is no number: look for a division by 0 or the logarithm of 0"
-    return Check(name, f"{figure}, not {', '.join(dead)}", limit, "fault", remedy, ("coefficient",))
+        remedy = "the gradient is nan: look for a division by 0 or the logarithm of 0"
+    figure = f"{figure}, not {', '.join(dead)}"
+    return Check(name, figure, limit, "fault", remedy, ("coefficient",))
 
 # %% ../../nbs/preflight/01_objective.ipynb #3cbef45c
 def check_flat_groups(
-    # log-probabilities with gradient and advantages, each [B,G,T] -> loss, the policy away from its reference
+    # log-probabilities with gradient and advantages, each [B,G,T] -> loss, away from the reference
     loss: Callable[[Tensor, Tensor], Tensor],
     log_probs: Tensor, # [B,G,T]
     advantages: Tensor, # [B,G,T]
@@ -89,27 +92,30 @@ def check_flat_groups(
     flat[0] = 0
     pull = torch.autograd.grad(loss(x, flat), x)[0].flatten(1).norm(dim=1)
     share = (pull[0] / pull[1:].mean().clamp_min(1e-30)).item()
-    return judge("pull on a group whose rewards are equal, beside the others", share, at_most=at_most, show="{:.2g}",
-                 cause="flat groups", verdict="warning",
-                 remedy="only the KL moves these groups: leave them out, or draw them again, if that is not meant")
+    remedy = "only the KL moves these groups: leave them out, or sample them again, if unwanted"
+    return judge("pull on a group whose rewards are equal, beside the others", share,
+                 at_most=at_most, show="{:.2g}", cause="flat groups", verdict="warning",
+                 remedy=remedy)
 
 # %% ../../nbs/preflight/01_objective.ipynb #08e12110
 def check_entropy(
     entropy: Tensor, # [...] nats, as training reports or rewards it
     logits: Tensor, # [...,V] of the same steps, before any temperature
-    temperature: float, # that the steps were drawn at
+    temperature: float, # that the steps were sampled at
     at_most: float = 0.01, # nats, in the mean
 ) -> Check:
-    "Compare it with the exact entropy, at the temperature of sampling and at others."
-    def exact(T: float) -> Tensor:
+    "Compare it with the exact entropy, at the temperature of sampling and at 1."
+    def off(T: float) -> float:
         lp = (logits.double() / T).log_softmax(-1)
-        return -torch.where(lp > -torch.inf, lp.exp() * lp, 0).sum(-1)
-    def off(T: float) -> float: return (entropy.double() - exact(T)).abs().mean().item()
+        exact = -torch.where(lp > -torch.inf, lp.exp() * lp, 0).sum(-1)
+        return (entropy.double() - exact).abs().mean().item()
     remedy = "entropy and log-probabilities must be of the same logits: divide once, then take both"
     if off(temperature) > at_most and off(1.0) <= at_most:
-        remedy = f"this is the entropy at temperature 1, steps are drawn at {temperature:.3g}: {remedy}"
-    check = judge("entropy against the exact one, nats", off(temperature), at_most=at_most, show="{:.2g}",
-                  cause="entropy temperature" if off(1.0) <= at_most else "entropy", remedy=remedy)
+        remedy = (f"this is the entropy at temperature 1, steps are sampled at {temperature:.3g}:"
+                  f" {remedy}")
+    cause = "entropy temperature" if off(1.0) <= at_most else "entropy"
+    check = judge("entropy against the exact one, nats", off(temperature), at_most=at_most,
+                  show="{:.2g}", cause=cause, remedy=remedy)
     return replace(check, figure=f"{check.figure} (at temperature 1: {off(1.0):.2g})")
 
 # %% ../../nbs/preflight/01_objective.ipynb #3d7c7cb0
@@ -123,8 +129,9 @@ def check_drift(
     "How far a policy is from where it began; nowhere, without a learning rate."
     moved = (now.double() - before.double())[mask].abs()
     far = moved.mean().item() if len(moved) else 0.0
-    remedy = ("something other than the optimizer's gradient changes the policy: weight decay, running statistics, "
-              "a copy")
-    check = judge("policy moved since the first look, nats", far, at_most=math.inf if learning_rate else at_most,
-                  show="{:.2g}", cause="drift", remedy=remedy)
-    return replace(check, limit=f"{at_most:.0e} at a learning rate of 0" if not learning_rate else "any")
+    remedy = ("something other than the optimizer's gradient changes the policy: weight decay,"
+              " running statistics, a copy")
+    check = judge("policy moved since the first look, nats", far, show="{:.2g}", cause="drift",
+                  at_most=math.inf if learning_rate else at_most, remedy=remedy)
+    limit = "any" if learning_rate else f"{at_most:.0e} at a learning rate of 0"
+    return replace(check, limit=limit)
