@@ -24,7 +24,8 @@ from .board import ACTIONS, MOVES, Boards, random_actions
 from .core import UserError, generator
 from .engine import EnginePool
 from .labels import Labelled
-from .model import Policy, entropy, sample_actions
+from .loss import entropy
+from .model import Policy, sample_actions
 from .positions import PHASES, Opening
 from .stats import Figure, bootstrap, wilson
 

@@ -18,8 +18,7 @@ from torch import Tensor
 
 from .board import MOVES, Boards, action_of
 from .core import UserError, data_path, parse_json
-from .engine import EnginePool
-from .engine import Scores
+from .engine import EnginePool, Scores
 from .positions import PHASES, first_of_each, piece_count
 
 # %% ../nbs/core/31_labels.ipynb #5150170e
@@ -158,8 +157,7 @@ from dataclasses import field, fields
 
 from tqdm.auto import tqdm
 
-from .core import generator, made_folder
-from .core import read_tensors, write_tensors
+from .core import generator, made_folder, read_tensors, write_tensors
 from .rollout import start_scoring
 from .engine import no_scores
 from .positions import load_book, put_rows, random_endings, random_starts

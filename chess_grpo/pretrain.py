@@ -20,16 +20,16 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from .board import Boards
-from .train import load_training, training_state
+from .learner import load_training, training_state, clipped_step, make_optimizers, set_lr
 from .config import resolve_device
 from .core import folder_name, NotFinite, UserError, generator, parse_json, patch, write_whole
 from .engine import EnginePool
 from .core import read_tensors, write_tensors
-from .learner import clipped_step, make_optimizers, set_lr
 from .log import Log, StopSignal, new_folder
 from .evaluate import move_quality, quality_row
+from .loss import entropy
 from chess_grpo.model import (
-    PolicyConfig, PolicyNetwork, autocast, entropy, masked_log_probs, new_policy, save_policy, start_from
+    PolicyConfig, PolicyNetwork, autocast, masked_log_probs, new_policy, save_policy, start_from
 )
 from .rewards import graded
 from .schema import Config, key, same

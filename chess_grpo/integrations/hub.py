@@ -17,10 +17,9 @@ from tqdm.auto import tqdm
 from .. import __version__
 from ..board import MOVES
 from ..core import UserError, made_folder, write_whole
-from ..labels import load_validation
+from ..labels import load_validation, Shards, unpack_scores
 from ..evaluate import move_quality
 from ..model import PolicyNetwork, load_policy, read_card, save_policy
-from ..labels import Shards, unpack_scores
 
 try:
     from datasets import Dataset, Features, List, Value

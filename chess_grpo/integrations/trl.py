@@ -18,10 +18,9 @@ import torch
 from torch import Tensor
 
 from ..core import UserError
-from ..engine import GO, EnginePool
+from ..engine import GO, EnginePool, Scores, no_scores
 from ..board import read_fen, read_fens
 from .games import Skipped, read_games
-from ..engine import Scores, no_scores
 
 # %% ../../nbs/integrations/trl.ipynb #39fd2197
 TAGGED = "Think as long as you like. End with one move in UCI notation, written <move>...</move>."

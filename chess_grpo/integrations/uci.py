@@ -12,10 +12,9 @@ from typing import Iterable, TextIO
 import chess
 import torch
 
-from ..board import ACTIONS, MOVES
+from ..board import ACTIONS, MOVES, MOST, read_fen
 from ..core import UserError, generator, patch
 from ..evaluate import remembered
-from ..board import MOST, read_fen
 from ..model import Policy, checked, sample_actions
 
 # %% ../../nbs/integrations/uci.ipynb #180972b2

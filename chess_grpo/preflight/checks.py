@@ -20,9 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, pad
 
-from ..loss import masked_mean
+from ..loss import masked_mean, exact_kl, grpo_loss
 from ..learner import Budget, flat_gradient
-from ..loss import exact_kl, grpo_loss
 from ..stats import smallest_elo
 
 # %% ../../nbs/preflight/00_checks.ipynb #a42cfc0a

@@ -12,19 +12,18 @@ from typing import Callable
 import torch
 from torch import Tensor
 
-from ..loss import group_advantages
+from ..loss import group_advantages, grpo_loss
 from ..board import Boards
 from ..config import planned_lr
 from ..core import NotFinite, generator
 from ..learner import Batch, Learner, Objective, flat_gradient, gradient_budget, seeded
-from ..loss import grpo_loss
 from ..model import PolicyNetwork
 from chess_grpo.preflight.checks import (
     Check, Identity, Report, bisect, check_budget, check_direction, check_entropy_estimate,
     check_equal_rewards, check_exploration, check_filter, check_padding, check_power,
     check_rewards, check_saturation, check_signal, check_step, rounding_limits, step_size
 )
-from ..rewards import Reward, reward_named
+from ..rewards import Reward, RewardConfig, reward_named
 from ..rollout import ScoringConfig, Rollout, compute_log_probs, scored_again
 from ..engine import Scores
 from ..positions import random_starts
@@ -54,7 +53,7 @@ def on_policy_identity(
     def look(s: ScoringConfig, l: ScoringConfig):
         if s not in rollouts: rollouts[s] = resample(s)
         rollout = rollouts[s]
-        return compute_log_probs(policy, rollout, l)[0], rollout.log_probs, rollout.mask | l.padding
+        return compute_log_probs(policy, rollout, l).log_probs, rollout.log_probs, rollout.mask | l.padding
     def measure(fixed): return look(*put_right(fixed))
     differing = [n for n in right if put_right([n]) != [sampler, learner]]
     if dtype == torch.float32: return bisect(measure, differing)
@@ -74,12 +73,12 @@ def preflight(
     filters: dict[str, Callable[[Scores], Tensor]] | None = None,
 ) -> Report:
     "What is wrong with this run? Takes seconds."
-    c, boards = run.config, _spread(run.starts.batch(run.done), positions)
+    c, boards = run.config, _spread(run.starts.batch(run.global_step), positions)
     identity = _identity_of(run, boards)
     drawn = _draw(run, boards)
-    counts = run.counts(drawn, boards)
+    loss_mask = run.loss_mask(drawn, boards)
     how = ScoringConfig(c.temperature, micro_batch_size=c.micro_batch_size)
-    batch = run.batch(drawn, counts, how, sampler=run.policy)
+    batch = run.batch(drawn, loss_mask, how, sampler=run.policy)
     trial = run.learner.trial()
     found = trial.objective(batch, run.loss)
     again = _judged_again(run, drawn, boards, c.search_depth + deeper)
@@ -88,13 +87,13 @@ def preflight(
     return Report([
         identity.check,
         *_of_gradient(run, trial, batch, found),
-        *check_rewards(drawn.rewards, counts),
-        *_of_equal_rewards(run, drawn, counts),
-        *check_signal(found.advantages, confirmed, counts),
-        _of_saturation(run, drawn, counts),
+        *check_rewards(drawn.rewards, loss_mask),
+        *_of_equal_rewards(run, drawn, loss_mask),
+        *check_signal(found.advantages, confirmed, loss_mask),
+        _of_saturation(run, drawn, loss_mask),
         *_of_filters(run, filters or {}),
         _of_padding(run),
-        *check_exploration(found.new.every.detach(), drawn.actions, drawn.mask),
+        *check_exploration(found.new.all_log_probs.detach(), drawn.actions, drawn.mask),
         *_of_steps(run, trial, batch),
         *([check_power(games)] if games else []),
     ])
@@ -121,18 +120,18 @@ def _of_gradient(run: Trainer, trial: Learner, batch: Batch, found: Objective) -
     loss, new, parameters = run.config.loss, found.new, list(trial.model.parameters())
     checks = check_budget(gradient_budget(found.record, parameters))
     if not loss.entropy_coef: return checks
-    return [*checks, check_entropy_estimate(new.log_probs, new.exact_entropy, batch.mask,
-                                            loss.entropy, parameters)]
+    return [*checks, check_entropy_estimate(new.log_probs, new.entropy, batch.mask,
+                                            loss.entropy_estimator, parameters)]
 
 # %% ../../nbs/preflight/03_trainer.ipynb #67cb8772
 def _judged_again(run: Trainer, drawn: Rollout, boards: Boards, depth: int) -> Tensor: # [B,G,T]
     scores = scored_again(drawn, run.engine, depth)
     return torch.where(drawn.mask, run.reward(boards, depth)(scores).to(drawn.rewards.device), 0)
 
-def _of_saturation(run: Trainer, drawn: Rollout, counts: Tensor) -> Check:
-    scores = drawn.scores[tuple(counts.cpu().nonzero().T)]
-    c = run.config.reward
-    value = reward_named(c.reward) if c.reward_change else Reward(c)
+def _of_saturation(run: Trainer, drawn: Rollout, loss_mask: Tensor) -> Check:
+    scores = drawn.scores[tuple(loss_mask.cpu().nonzero().T)]
+    c = RewardConfig.pick(run.config)
+    value = reward_named(c.reward, c.reward_scale) if c.reward_change else Reward(c)
     def of_centipawns(cp: Tensor) -> Tensor:
         none = torch.zeros_like(cp)
         return value(Scores(cp, none, none))
@@ -145,35 +144,35 @@ def _of_filters(run: Trainer, filters: dict[str, Callable[[Scores], Tensor]]) ->
     return [check_filter(name, keeps(scores)) for name, keeps in filters.items()]
 
 def _of_padding(run: Trainer) -> Check:
-    plain = replace(run.config.loss, beta=0.0, beta_old=0.0, entropy_coef=0.0, length=5,
-                    entropy="exact")
+    plain = replace(run.config.loss, beta=0.0, beta_old=0.0, entropy_coef=0.0, max_completion_length=5,
+                    entropy_estimator="exact")
     def objective(new, old, A, mask): return grpo_loss(new, old, A, mask, plain)[0]
     return check_padding(_advantages(run), objective)
 
 def _advantages(run: Trainer) -> Callable[[Tensor, Tensor], Tensor]: # from rewards and mask
     "As the run makes them; a value head's expectations are left out."
-    how = run.config.advantages
+    how = run.learner.advantages
     if how.baseline == "value": how = replace(how, baseline="none")
     return lambda rewards, mask: group_advantages(rewards, mask, how)
 
-def _of_equal_rewards(run: Trainer, drawn: Rollout, counts: Tensor) -> list[Check]:
+def _of_equal_rewards(run: Trainer, drawn: Rollout, loss_mask: Tensor) -> list[Check]:
     "Only where rewards are compared within a group."
-    if run.config.advantages.baseline in ("value", "none"): return []
-    return [check_equal_rewards(_advantages(run), drawn.rewards, counts)]
+    if run.learner.advantages.baseline in ("value", "none"): return []
+    return [check_equal_rewards(_advantages(run), drawn.rewards, loss_mask)]
 
 # %% ../../nbs/preflight/03_trainer.ipynb #2838915e
 def _of_steps(run: Trainer, trial: Learner, batch: Batch) -> list[Check]:
-    c, brake, rate = run.config, run.controls.brake, run.config.learning_rate
+    c, lr = run.config, run.controls.lr_mult * run.config.learning_rate
     weights = [p for p in trial.model.parameters() if p.requires_grad]
     def flat() -> Tensor: return torch.cat([p.detach().flatten() for p in weights])
     before, seed = flat(), c.seed + 1    # dropout, where there is some, drops the same
-    momentum = bool(trial.optimizer.state)    # of earlier steps: it may rightly point elsewhere
+    momentum = any(o.state for o in trial.optimizers)    # of earlier steps: it may rightly point elsewhere
     with seeded(seed, c.device):
         slope = flat_gradient(trial.objective(batch, run.loss).value, weights)
     def update() -> float:
-        trial.update(batch, run.loss, rate * brake, seed)
-        return rate * brake
-    def every() -> Tensor: return trial.compute_log_probs(trial.model, batch.drawn, batch.how, False).every
+        trial.update(batch, run.loss, lr, seed)
+        return lr
+    def every() -> Tensor: return trial.compute_log_probs(trial.model, batch.samples, batch.scoring).all_log_probs
     try: step = step_size(weights, every, update, _rates(run))
     except NotFinite as e:
         remedy = "one update leaves no finite numbers: lower the learning rate"
@@ -184,7 +183,7 @@ def _of_steps(run: Trainer, trial: Learner, batch: Batch) -> list[Check]:
 
 def _rates(run: Trainer) -> list[float]:
     "The learning rate of every update to come, of 100 at least."
-    c, o = run.config, run.config.optimizer
-    steps = [planned_lr(c, s) * run.controls.brake for s in range(run.done, c.max_steps)]
-    rates = [rate for rate in steps for _ in range(o.updates)]
-    return rates + [o.learning_rate] * (100 - len(rates))
+    c = run.config
+    steps = [planned_lr(c, s) * run.controls.lr_mult for s in range(run.global_step, c.max_steps)]
+    rates = [rate for rate in steps for _ in range(c.num_iterations)]
+    return rates + [c.learning_rate] * (100 - len(rates))

@@ -180,7 +180,7 @@ def fit_text(
     minutes: float = 0.0, # stop here, and schedule by the clock; 0 = the steps decide
     steps: int = 1000,
     batch: int = 48,
-    learning_rate: float = 2e-3, # of AdamW; Muon's is ten times that; Muon's is ten times that
+    learning_rate: float = 2e-3, # of AdamW; Muon's is ten times that
     warmup: int = 20, # steps
     bf16: bool = False, # autocast to bfloat16
     seed: int = 0, # of the order
@@ -303,7 +303,7 @@ def train_text(
 def _make(folder: Path, n: int, test: int, seed: int):
     parquet_writer()    # its absence is noticed before an hour of work
     with EnginePool() as engine:
-        found = make_samples(n // 2, n - n // 2, seed, engine, progress=True, keep=folder.with_name(f"{folder.name}.parts"))
+        found = make_samples(n // 2, n - n // 2, seed, engine, progress=True)
         card = samples_card(engine.name, train=n - test, test=test, policy=n // 2, environment=n - n // 2, depth=4, seed=seed)
     write_samples(folder/"train.parquet", found[:-test])
     write_samples(folder/"test.parquet", found[-test:])
