@@ -1,27 +1,31 @@
 # make train   set up, then train for a few minutes and write a report    (ARGS="--seed 1" passes options on)
-# make test    set up, then run every notebook's tests at scale smoke
-# make soak     set up, then try faults of every kind for MINUTES (30), going on where the last soak ended
-# make test-browser  set up, then a real browser plays whole games in JupyterLab and on the local page (pictures in runs/browser)
-# make test-environments  set up .venv-environments with verifiers, OpenEnv, lm_eval and berserk, then test their rooms there
+# make test    set up, then check the library and run every notebook's tests at scale smoke    (ARGS=board: those with "board" in their path)
+# make size    set up, then print how large the library is, each figure with its budget
+# make test-notes         the five notes and `start`, where the package is hidden: installed by their first cell from a git address
+# make test-nbdev3        does nbdev 3 export the same library?
+# make test-browser       a real browser plays whole games in JupyterLab and on the local page (pictures in runs/browser)
+# make test-environments  the recipes for verifiers, OpenEnv, lm_eval and berserk, in .venv-environments
 # make setup   .venv, CPU torch, the package, Stockfish; quick when it is all there   (CUDA=1 takes a GPU build of torch)
-# make export  write chess_grpo/ and README.md from the notebooks
+# make export  write chess_grpo/, README.md and the notebooks' first cells
 
 PYTHON ?= python3
 BIN := .venv/bin
+ENVIRONMENTS := .venv-environments/bin
 TORCH := $(shell grep '^torch==' constraints.txt)
 CPU_TORCH := --index-url https://download.pytorch.org/whl/cpu
 VENV = $(shell $(PYTHON) -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])' 2>/dev/null)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-ENVIRONMENTS := .venv-environments/bin
-
-.PHONY: train test test-browser test-environments soak setup stockfish export clean
+.PHONY: train test size test-notes test-nbdev3 test-browser test-environments setup stockfish export clean
 
 train: setup
 	$(BIN)/chess-grpo train $(ARGS)
 
 test: setup
 	$(BIN)/python .ci/check.py $(ARGS)
+
+size test-notes test-nbdev3 export: setup
+	$(BIN)/python .ci/check.py --$(@:test-%=%)
 
 test-browser: setup
 	@$(PIP) install -c constraints.txt jupyterlab playwright
@@ -31,17 +35,11 @@ test-browser: setup
 test-environments: stockfish
 	@[ -x $(ENVIRONMENTS)/python ] || $(PYTHON) -m venv .venv-environments
 	$(call get_torch,$(ENVIRONMENTS)/python)
-	@$(ENVIRONMENTS)/python -m pip --disable-pip-version-check --quiet install -c constraints.txt -e '.[dev,verifiers,openenv,lm-eval]' berserk
-	@for room in api/59_verifiers api/67_openenv api/68_lm_eval on_lichess; do \
-	  echo $$room; CHESS_GRPO_SCALE=smoke $(ENVIRONMENTS)/nbdev_test --path nbs/$$room.ipynb --flags "verifiers openenv lm_eval lichess" --n_workers 0 || exit 1; done
+	@$(ENVIRONMENTS)/python -m pip --disable-pip-version-check --quiet install -c constraints.txt -e '.[dev]' verifiers uv 'openenv-core[core]' lm_eval berserk
+	@for recipe in verifiers openenv lm_eval on_lichess; do \
+	  echo $$recipe; CHESS_GRPO_SCALE=smoke $(ENVIRONMENTS)/nbdev_test --path nbs/recipes/$$recipe.ipynb --flags "verifiers openenv lm_eval lichess" --n_workers 0 || exit 1; done
 
 setup: stockfish .venv/installed
-
-soak: setup
-	$(BIN)/chess-grpo soak --minutes $(or $(MINUTES),30) $(ARGS)
-
-export: setup
-	$(BIN)/python .ci/check.py --export
 
 .venv/bin/python:
 	@command -v $(PYTHON) >/dev/null || { echo "There is no $(PYTHON): install Python 3.11 or later (Debian, Ubuntu: apt-get install python3), or name one with: make setup PYTHON=python3.12"; exit 1; }

@@ -162,7 +162,7 @@ def whole_game(hand: Hand) -> int: # how many illegal moves were tried
 
 def at_the_board(browser, folder: Path, pictures: Path):
     "A board in JupyterLab: a whole game by hand, then what Python knows of it."
-    cells = ["from chess_grpo.widget import Board\nboard = Board()\nboard",
+    cells = ["from chess_grpo.ui.widget import Board\nboard = Board()\nboard",
              "import time\nprint('MOVES', [m.uci() for m in board.game.board.move_stack])"]
     with lab(browser, cells[:1], folder) as page:
         hand = Hand(page, ".jp-OutputArea")
@@ -181,7 +181,7 @@ def at_the_board(browser, folder: Path, pictures: Path):
 
 def against_policy(browser, folder: Path, pictures: Path):
     "A policy in JupyterLab, beaten by a hand that asks Stockfish."
-    cells = ["from chess_grpo.sparring import play\nplay('pretrained')"]
+    cells = ["from chess_grpo.ui.sparring import play\nplay('pretrained')"]
     with lab(browser, cells, folder) as page, EnginePool(1) as engine:
         hand, board = Hand(page, ".jp-OutputArea"), chess.Board()
         page.locator("text=would play").wait_for()
@@ -234,9 +234,11 @@ def answered(hand: Hand, uci: str, board: chess.Board):
 
 
 RUN = """from chess_grpo.config import TrainConfig
-from chess_grpo.run import train
-result = train(TrainConfig.of(name="seen", preflight="off", steps=STEPS, batch=16, group=4, width=32, layers=1, heads=2,
-    search_depth=1, match_openings=0, wandb=False, eval_every=20, learning_rate=3e-3, entropy_floor=3.0), watch=True)
+from chess_grpo.train import train
+config = TrainConfig(run_name="seen", preflight="off", max_steps=STEPS, batch_size=16, num_generations=4,
+    width=32, layers=1, heads=2, search_depth=1, match_openings=0, eval_steps=20, learning_rate=3e-3,
+    entropy_floor=3.0)
+result = train(config, watch=True)
 print("ENDED", result.steps, result.complete)"""
 
 

@@ -1,62 +1,33 @@
-"""Check that library and README are what the notebooks export, and the style; then run every notebook and count.
+"""Check that library, README and first cells are what the notebooks say; then run every notebook.
 
     python .ci/check.py            the whole check, at CHESS_GRPO_SCALE or smoke
     python .ci/check.py board      only notebooks with "board" in their path
-    python .ci/check.py --export   write chess_grpo/ and README.md instead
-    python .ci/check.py --nbdev3   only: does nbdev 3 export the same library? (in an environment of its own)
+    python .ci/check.py --export   write chess_grpo/, README.md and the first cells instead
+    python .ci/check.py --size     only print how large the library is, beside its budgets
+    python .ci/check.py --notes    only run `start` and the five notes from a git address
+    python .ci/check.py --nbdev3   only compare with the library that nbdev 3 exports
 """
 import ast
-import configparser
 import importlib.metadata
+import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Iterator
 
 import nbformat
 from nbconvert import MarkdownExporter
 from packaging.requirements import Requirement
 
-ROOT = Path(__file__).resolve().parent.parent
-BIN = Path(sys.executable).parent
-LIBRARY = ROOT/"chess_grpo"
+from first_cell import EXTRAS, elsewhere, first_cells, notes, repository
+from project import BIN, LIBRARY, ROOT, SETTINGS, SMOKE, library, modules, notebooks, source_of
+
 NBDEV3 = "nbdev==3.3.26"
-MADE = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints", "runs")    # what notebooks make while they run
-
-
-SETTINGS = configparser.ConfigParser()
-SETTINGS.read(ROOT/"settings.ini")
-INSTALL = re.compile(r'%pip install -q (\\"[^"]+"|[^\s"]+)')    # of a notebook's first cell
-
-
-# what needs the extra `text`
-HEAVY = re.compile(r"chess_grpo[./](hub|text(?!\.(answers|tasks)))|studies\.(manual_grpo_step|same_as_trl)"
-                   r"|(import|from) (trl|transformers|datasets)\b|text-data|default_exp (text(?!\.answers)|trl|hub)")
-FLEET = re.compile(r"default_exp fleet|import (.*, )?(Fleet|start_node)")    # and the extra `ray`
-# environments of their own
-OTHERS = [(x, re.compile(rf"default_exp {x.replace('-', '_')}")) for x in ("verifiers", "openenv", "lm-eval")]
-
-
-def installs(write: bool = False) -> list[str]:
-    "Notebooks install this package by its name and version (settings.ini), and no more of it than they need."
-    name, version = SETTINGS["DEFAULT"]["lib_name"], SETTINGS["DEFAULT"]["version"]
-    ours, wrong = re.compile(rf'\\"{name}(\[[a-z,-]+\])?==[^"\\]+\\"'), []
-    for path in sorted(ROOT.glob("nbs/**/*.ipynb")):
-        text = path.read_text()
-        extra = ",".join(x for x, needs in (("ray", FLEET), ("text", HEAVY), *OTHERS) if needs.search(text))
-        extra = f"[{extra}]" if extra else ""
-        right = ours.sub(lambda m: f'\\"{name}{extra}=={version}\\"', text)
-        if write and right != text: path.write_text(right)
-        odd = [m[1] for m in INSTALL.finditer(right) if not ours.fullmatch(m[1])]
-        rel = path.relative_to(ROOT)
-        if odd: wrong.append(f"{rel} installs {odd[0]}, not {name}=={version}")
-        elif right != text and not write: wrong.append(f"{rel} should install {name}{extra}=={version}: make export")
-    return wrong
 
 
 def readme() -> str:
@@ -67,58 +38,36 @@ def readme() -> str:
     return text.strip().replace("](images/", "](nbs/images/") + "\n"
 
 
-def library(folder: Path = LIBRARY) -> dict[str, str]:
-    return {str(p.relative_to(folder)): p.read_text() for p in sorted(folder.rglob("*.py"))}
-
-
 def export():
-    installs(write=True)
+    first_cells(write=True)
     subprocess.run([BIN/"nbdev_export"], cwd=ROOT, check=True)
     (ROOT/"README.md").write_text(readme())
-    (ROOT/"data/commands.json").write_text(option_names())
-
-
-def option_names() -> str:
-    "What the command line knows before anything is loaded: data/commands.json."
-    ask = "import json; from chess_grpo.command import option_names; print(json.dumps(option_names(), indent=1))"
-    return subprocess.run([sys.executable, "-c", ask], cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
 
 def in_step() -> list[str]:
     "What is out of step with the notebooks; the export is left in place, so that git diff shows it."
-    before, path, names = library(), ROOT/"README.md", ROOT/"data/commands.json"
-    was, known = (p.read_text() if p.exists() else "" for p in (path, names))
+    wrong, before, was = first_cells(), library(), (ROOT/"README.md").read_text()
     export()
     after = library()
-    stale = [f"chess_grpo/{n} is out of step with the notebooks: commit what make export writes"
-             for n in sorted(before.keys() | after.keys()) if before.get(n) != after.get(n)]
-    if known != names.read_text():
-        stale.append("data/commands.json is out of step with nbs/api/64_command: commit what make export writes")
-    if shipped_totals() not in was:
-        stale.append(f"README.md does not say what data/claims says: {shipped_totals()}")
+    wrong += [f"chess_grpo/{n} is out of step with the notebooks: commit what make export writes"
+              for n in sorted(before.keys() | after.keys()) if before.get(n) != after.get(n)]
+    if shipped_totals() not in was: wrong.append(f"README.md does not say what data/claims says: {shipped_totals()}")
     if was != readme():
-        stale.append("README.md is out of step with nbs/index.ipynb: commit what make export writes")
-    return stale
+        wrong.append("README.md is out of step with nbs/index.ipynb: commit what make export writes")
+    return wrong
 
 
 def shipped_totals() -> str:
-    ask = "from chess_grpo.claims import totals; print(totals(root='nowhere'))"
-    done = subprocess.run([sys.executable, "-c", ask], cwd=ROOT, check=True, capture_output=True, text=True)
-    return done.stdout.strip()
+    ask = "from chess_grpo.research import totals; print(totals(root='nowhere'))"
+    done = subprocess.run([sys.executable, "-c", ask], cwd=ROOT, capture_output=True, text=True)
+    return done.stdout.strip() or done.stderr[-200:]
 
 
 def in_style() -> list[str]:
     "What ruff finds in notebooks and library; its rules are in pyproject.toml."
-    ruff = [BIN/"ruff", "check", "--quiet", "--output-format", "concise", "nbs", "chess_grpo", ".ci/check.py"]
+    ruff = [BIN/"ruff", "check", "--quiet", "--output-format", "concise", "nbs", "chess_grpo", ".ci"]
     done = subprocess.run(ruff, cwd=ROOT, capture_output=True, text=True)
-    return [l for l in (done.stdout + done.stderr).splitlines() if l.strip()]
-
-
-def numbered_once() -> list[str]:
-    "A room's number is its place in the house: no two rooms have the same."
-    rooms = [p.name for p in sorted(ROOT.glob("nbs/api/*.ipynb"))]
-    numbers = [r.split("_")[0] for r in rooms]
-    return [f"nbs/api/{r} has a number that another room has" for r, n in zip(rooms, numbers) if numbers.count(n) > 1]
+    return [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
 
 
 def narrow() -> list[str]:
@@ -126,6 +75,48 @@ def narrow() -> list[str]:
     def most(line: str) -> int: return 130 if line.startswith("__all__") else 120
     return [f"chess_grpo/{n}:{i} has {len(l)} columns; {most(l)} is the limit" for n, text in library().items()
             for i, l in enumerate(text.splitlines(), 1) if len(l) > most(l) and n != "_modidx.py"]
+
+
+# a module imports only from floors before its own
+FLOORS = [floor.split() for floor in (
+    "core", "schema stats", "log board", "engine", "rewards loss", "model positions", "rollout learner config",
+    "labels", "evaluate", "report", "train pretrain", "cli")]
+FLOOR = {name: i for i, names in enumerate(FLOORS) for name in names}
+
+
+def imports(name: str, tree: ast.AST, whole: bool) -> Iterator[str]:
+    "Modules of this library that a module imports as it is loaded; `whole` = inside functions too."
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ImportFrom):
+            above = ["chess_grpo", *name.split(".")][:-node.level] if node.level else []
+            path = ".".join([*above, *filter(None, [node.module])])
+            yield from (path.removeprefix("chess_grpo.") if path != "chess_grpo" else a.name for a in node.names
+                        if path.split(".")[0] == "chess_grpo")
+        elif isinstance(node, ast.Import):
+            yield from (a.name.removeprefix("chess_grpo.") for a in node.names if a.name.startswith("chess_grpo."))
+        elif whole or not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            yield from imports(name, node, whole)
+
+
+def layers() -> list[str]:
+    "Imports that the layout does not allow (studies are not looked at)."
+    known, found = modules(), []
+    for name, text in known.items():
+        if name.startswith("studies."): continue
+        mine, *sub = name.split(".")
+        if not sub and mine not in (*FLOOR, "research"): found.append(f"chess_grpo/{mine}.py has no floor")
+        if name != "research" and "research" in imports(name, ast.parse(text), whole=True):
+            found.append(f"{name} imports research, which only notebooks may")
+        for target in sorted(set(imports(name, ast.parse(text), whole=False)) & known.keys()):
+            other, *below = target.split(".")
+            if target == name: found.append(f"{name} imports itself")
+            elif target == "research": pass    # said above
+            elif sub and below and other != mine: found.append(f"{name} imports {target}, of another subpackage")
+            elif not sub and below and FLOOR.get(mine, 99) < FLOOR["train"]:
+                found.append(f"{name} imports the subpackage's {target} as it is loaded")
+            elif not sub and not below and FLOOR.get(mine, 99) <= FLOOR.get(target, 99):
+                found.append(f"{name} imports {target}, which is not on a smaller floor")
+    return found
 
 
 def brought(extras: str = "") -> set[str]:
@@ -148,13 +139,12 @@ def brought(extras: str = "") -> set[str]:
 def undeclared() -> list[str]:
     "What the library imports as it is loaded, and no requirement brings: it works here, and not where it is installed."
     base, text, found = brought(), brought("text"), []
-    for name, source in library().items():
-        bring = text if HEAVY.search(f"chess_grpo/{name[:-3]}".replace("/", ".")) else base
+    for name, source in modules().items():
+        bring = text if EXTRAS["text"].search(f"chess_grpo.{name}") else base
         for node in ast.parse(source).body:
             words = [a.name for a in node.names] if isinstance(node, ast.Import) else \
                 [node.module] if isinstance(node, ast.ImportFrom) and not node.level else []
-            found += [f"chess_grpo/{name} imports {w}, which no requirement brings" for w in words
-                      if w.split(".")[0] not in bring]
+            found += [f"{name} imports {w}, which no requirement brings" for w in words if w.split(".")[0] not in bring]
     return found
 
 
@@ -167,13 +157,16 @@ OURS = re.compile(r"https://(?:github\.com|colab\.research\.google\.com/github|r
 def slug(heading: str) -> str: return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
 
 
+def pages() -> dict[Path, str]:
+    "The prose of notebooks and of the other pages."
+    found = {p: source_of(json.loads(p.read_text()), "markdown") for p in notebooks()}
+    return found | {p: p.read_text() for p in (*ROOT.glob("*.md"), ROOT/"data/README.md")}
+
+
 def broken_links() -> list[str]:
     "Links of notebooks and pages that lead nowhere, as far as this checkout can tell."
-    pages = {p: "\n\n".join(c.source for c in nbformat.read(p, 4).cells if c.cell_type == "markdown")
-             for p in sorted(ROOT.glob("nbs/**/*.ipynb"))}
-    pages |= {p: p.read_text() for p in (*ROOT.glob("*.md"), ROOT/"data/README.md")}
     found = []
-    for page, text in pages.items():
+    for page, text in pages().items():
         anchors = {slug(line.lstrip("#")) for line in text.splitlines() if line.startswith("#")}
         for link in (a or b for a, b in LINK.findall(text)):
             ours = OURS.match(link)
@@ -184,13 +177,19 @@ def broken_links() -> list[str]:
     return found
 
 
+def names_an_index() -> list[str]:
+    "No page and no message installs chess_grpo from a package index: the name there is not ours."
+    bad = re.compile(r"pip3? install(?! -e)[^`\n]*?\bchess[_-]grpo\b(?!\S* @ )\S*")
+    texts = {str(p.relative_to(ROOT)): text for p, text in pages().items()} | library()
+    return [f"{name} says {m[0][:40]!r}" for name, text in texts.items() for m in bad.finditer(text)]
+
+
 def bad_headings() -> list[str]:
     "A page has one title, at its beginning, and no heading skips a level."
     found = []
-    for p in sorted(ROOT.glob("nbs/**/*.ipynb")):
-        cells = [re.sub(r"```.*?```", "", c.source, flags=re.S) for c in nbformat.read(p, 4).cells
-                 if c.cell_type == "markdown"]
-        levels = [len(m[1]) for c in cells for m in re.finditer(r"^(#+) ", c, re.MULTILINE)]
+    for p in notebooks():
+        text = re.sub(r"```.*?```", "", source_of(json.loads(p.read_text()), "markdown"), flags=re.S)
+        levels = [len(m[1]) for m in re.finditer(r"^(#+) ", text, re.MULTILINE)]
         skips = any(b > a + 1 for a, b in zip(levels, levels[1:]))
         if levels[:1] != [1] or levels.count(1) != 1 or skips:
             found.append(f"{p.relative_to(ROOT)} has headings of the levels {levels[:12]}")
@@ -198,11 +197,13 @@ def bad_headings() -> list[str]:
 
 
 def in_sidebar() -> list[str]:
-    "Every page has its place in the site, and only one."
+    "Every page has its place in the site, and only one; no two of a folder have the same number."
     listed = re.findall(r"- (\S+\.ipynb)", (ROOT/"nbs/sidebar.yml").read_text())
-    pages = {str(p.relative_to(ROOT/"nbs")) for p in ROOT.glob("nbs/**/*.ipynb")}
+    have = {str(p.relative_to(ROOT/"nbs")) for p in notebooks()}
     twice = {p for p in listed if listed.count(p) > 1}
-    return [f"nbs/sidebar.yml does not list {p} once" for p in sorted(pages ^ set(listed) | twice)]
+    numbers = [m[0] for p in have if (m := re.match(r"(.*/)?\d+_", p))]
+    return [*(f"nbs/sidebar.yml does not list {p} once" for p in sorted(have ^ set(listed) | twice)),
+            *(f"nbs/{n} is the beginning of more than one name" for n in sorted(set(numbers)) if numbers.count(n) > 1)]
 
 
 # a process of its own: it runs exported cells and imports
@@ -235,39 +236,12 @@ def site() -> list[str]:
     return [line for line in done.stdout.splitlines() if "makes no page" in line]
 
 
-def from_wheel() -> list[str]:
-    "Does the notebook that a newcomer opens first run from the wheel alone, elsewhere, with the torch that is here?"
-    with tempfile.TemporaryDirectory() as folder:
-        copy, lib, work = (Path(folder)/name for name in ("copy", "lib", "work"))
-        for name in ("chess_grpo", "data"): shutil.copytree(ROOT/name, copy/name, ignore=MADE)
-        for p in ROOT.glob("*.*"): shutil.copy(p, copy) if p.is_file() else None
-        work.mkdir()
-        shutil.copy(ROOT/"nbs/start.ipynb", work)
-        pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-        env = {"CHESS_GRPO_SCALE": "smoke", "WANDB_MODE": "offline", "OMP_NUM_THREADS": "1", **os.environ,
-               "PYTHONPATH": str(lib)}
-        run = [sys.executable, "-m", "nbconvert", "--to", "notebook", "--execute", "--inplace", "start.ipynb"]
-        where = [sys.executable, "-c", "import chess_grpo; print(chess_grpo.__file__)"]
-        done = None
-        for words in ([*pip, "wheel", "--no-deps", "-w", folder, str(copy)],
-                      [*pip, "install", "--no-deps", "--target", str(lib), "--find-links", folder, "--no-index",
-                       SETTINGS["DEFAULT"]["lib_name"]], where, run):
-            done = subprocess.run(words, cwd=work, env=env, capture_output=True, text=True)
-            if done.returncode: return [f"nbs/start.ipynb does not run from the wheel: {done.stderr[-1500:]}"]
-            if words is where and str(lib) not in done.stdout: return [f"not the wheel was tried: {done.stdout}"]
-    return []
-
-
 def same_with_nbdev3() -> list[str]:
     "nbdev 3 reads pyproject.toml; does it export the same? Its own index of symbols (_modidx) has another form."
     with tempfile.TemporaryDirectory() as folder:
-        copy, bin3 = Path(folder)/"copy", Path(folder)/"venv"/"bin"
-        copy.mkdir()
-        for name in ("nbs", "chess_grpo"): shutil.copytree(ROOT/name, copy/name, ignore=MADE)
-        for name in ("settings.ini", "pyproject.toml", "README.md"): shutil.copy(ROOT/name, copy)
+        copy, bin3 = repository(Path(folder)/"copy"), Path(folder)/"venv"/"bin"
         subprocess.run([sys.executable, "-m", "venv", bin3.parent], check=True)
         subprocess.run([bin3/"pip", "install", "--quiet", NBDEV3], check=True, stderr=subprocess.DEVNULL)
-        subprocess.run(["git", "init", "--quiet", "."], cwd=copy, check=True)
         subprocess.run([bin3/"nbdev-export"], cwd=copy, check=True, env={**os.environ, "PYTHONPATH": ""})
         ours, theirs = library(), library(copy/"chess_grpo")
     return [f"nbdev 3 exports another chess_grpo/{n}" for n in sorted(ours.keys() | theirs.keys())
@@ -279,10 +253,8 @@ def run(notebook: Path, all_of_them: int, done: list) -> bool:
     start, problem = time.monotonic(), ""
     try: nbformat.validate(nbformat.read(notebook, 4))
     except nbformat.ValidationError as e: problem = str(e)
-    # two run at once
-    env = {"WANDB_MODE": "offline", "CHESS_GRPO_SCALE": "smoke", "OMP_NUM_THREADS": "1", **os.environ}
     words = [BIN/"nbdev_test", "--path", notebook, "--n_workers", "0"]
-    p = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True)
+    p = subprocess.run(words, cwd=ROOT, env=SMOKE, capture_output=True, text=True)
     ok = p.returncode == 0 and not problem
     name, seconds = notebook.relative_to(ROOT), time.monotonic() - start
     done.append(name)
@@ -291,43 +263,38 @@ def run(notebook: Path, all_of_them: int, done: list) -> bool:
     return ok
 
 
-def chosen(words: list[str]) -> list[Path]:
-    every = [p for p in sorted(ROOT.glob("nbs/**/*.ipynb")) if ".ipynb_checkpoints" not in p.parts]
-    return [p for p in every if any(w in str(p) for w in words or [""])]
-
-
 def much_code(notebook: Path) -> int:
     "Its characters: what takes long to run is mostly long."
-    return sum(len(c.source) for c in nbformat.read(notebook, 4).cells if c.cell_type == "code")
+    return len(source_of(json.loads(notebook.read_text()), "code"))
+
+
+def run_all(words: list[str], wrong: list[str]) -> int:
+    "Notebooks two at a time, the longest first, so that both cores are busy to the end; what failed again at the end."
+    chosen = sorted((p for p in notebooks() if any(w in str(p) for w in words or [""])), key=much_code, reverse=True)
+    start, done = time.monotonic(), []
+    with ThreadPoolExecutor(1) as other, ThreadPoolExecutor(2) as pair:
+        apart = None if words else other.submit(elsewhere)
+        passed = list(pair.map(lambda p: run(p, len(chosen), done), chosen))
+        try: wrong += apart.result() if apart else []
+        except (OSError, subprocess.CalledProcessError) as e: wrong.append(f"first cells could not be tried: {e}")
+    for line in wrong: print(line)
+    for path, ok in zip(chosen, passed):
+        if not ok: print(f"FAILED {path.relative_to(ROOT)}")
+    failed = passed.count(False) + len(wrong)
+    print(f"{passed.count(True)} passed, {failed} failed, in {(time.monotonic() - start) / 60:.1f} minutes")
+    return failed
 
 
 def main() -> int:
     words = sys.argv[1:]
-    if "--export" in words:
-        export()
-        return 0
-    checks = installs, in_step, in_style, narrow, undeclared, numbered_once, broken_links, bad_headings, in_sidebar
-    wrong = same_with_nbdev3() if "--nbdev3" in words else [line for f in checks for line in f()]
-    if not words: wrong += site()
+    if "--export" in words: return export() or 0
+    if "--size" in words: return subprocess.run([sys.executable, ROOT/".ci/size.py"], cwd=ROOT).returncode
+    alone = {"--notes": notes, "--nbdev3": same_with_nbdev3}
+    checks = [alone[w] for w in words if w in alone] or [
+        in_step, in_style, narrow, layers, undeclared, broken_links, names_an_index, bad_headings, in_sidebar]
+    wrong = [line for f in checks for line in f()] + (site() if not words else [])
     for line in wrong: print(line, flush=True)
-    if "--nbdev3" in words: return 1 if wrong else 0
-    notebooks = sorted(chosen(words), key=much_code, reverse=True)    # so that both are busy to the end
-    often = f", about {round(60 * len(notebooks) / len(chosen([])))} minutes on two cores" if len(notebooks) > 5 else ""
-    print(f"{len(notebooks)} notebooks, two at a time{often}", flush=True)
-    done: list[Path] = []
-    with ThreadPoolExecutor(2) as pool:
-        apart = [pool.submit(f) for f in (from_wheel, same_with_nbdev3) if not words]
-        results = list(pool.map(lambda p: run(p, len(notebooks), done), notebooks))
-    for f in apart:
-        try: wrong += f.result()
-        except (OSError, subprocess.CalledProcessError) as e: wrong.append(f"a check could not be made: {e}")
-    # again, where a log's end is all that one sees
-    for line in wrong: print(line)
-    for path, ok in zip(notebooks, results):
-        if not ok: print(f"FAILED {path.relative_to(ROOT)}")
-    failed = results.count(False) + len(wrong)
-    print(f"{results.count(True)} passed, {failed} failed")
-    return 1 if failed else 0
+    return bool(wrong) if alone.keys() & set(words) else bool(run_all(words, wrong))
 
 
 if __name__ == "__main__": sys.exit(main())

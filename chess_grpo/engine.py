@@ -688,7 +688,8 @@ def _together(fens: Sequence[str], units: Sequence[int]) -> Iterator[dict[str, l
 def _numbers(units: Sequence[int] | Tensor, positions: int) -> list[int]:
     units = units.tolist() if isinstance(units, Tensor) else list(units)
     if len(units) == positions: return units
-    raise UserError(f"units holds {len(units)} numbers for {positions} positions: give one each.")
+    raise UserError(f"units holds {len(units)} numbers for {positions} positions: give one for"
+                    " each.")
 
 # %% ../nbs/core/11_engine.ipynb #43ffb2ef
 @patch
