@@ -5,12 +5,11 @@
 # %% auto #0
 __all__ = ['COMMANDS', 'USUAL', 'Command', 'option', 'command', 'main']
 
-# %% ../nbs/core/50_cli.ipynb #8adfcdbf
+# %% ../nbs/core/50_cli.ipynb #8fbc9fde
 import argparse
 import importlib
 import os
 import sys
-import webbrowser
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Callable
@@ -141,7 +140,7 @@ def _pretrain(args):
     print(result)
     print((result.folder/"policy.safetensors").resolve())
 
-# %% ../nbs/core/50_cli.ipynb #8dde24fa
+# %% ../nbs/core/50_cli.ipynb #8372769c
 _POLICY = f"a policy.safetensors, a run's folder, or a shipped one: {', '.join(SHIPPED)}"
 
 def _at_least(least: int, **values: int):
@@ -209,23 +208,19 @@ def _uci(args):
          option("--port", type=int, default=0, help="of the page; 0 = one that is free"),
          option("--browser", choices=("yes", "no"), default="yes", help="open it"))
 def _play(args):
-    from chess_grpo.ui.sparring import Session, address, serve
+    from chess_grpo.ui.sparring import play
     if not 0 <= args.temperature <= 1.5: raise UserError(f"temperature is {args.temperature}; it must be a number from 0 to 1.5.")
     if not 0 <= args.port < 65_536: raise UserError(f"port is {args.port}; it must be between 0 and 65535.")
-    session = Session(load_policy(args.policy), args.side == "white", args.temperature, args.fen, name=Path(args.policy).stem)
-    with serve(session, args.port) as server:
-        print(f"{address(server)}   (Ctrl-C ends it)", flush=True)
-        if args.browser == "yes": webbrowser.open(address(server))
-        server.serve_forever()
+    play(args.policy, args.side, args.temperature, args.fen, port=args.port, browser=args.browser == "yes")
 
 @command("report", "compare several runs on one page: curves, differences, matches",
          option("runs", nargs="+", metavar="RUN", help="folders of runs, such as runs/grpo; the others are compared with the first"),
          option("--out", default="runs/report.html", help="the page"),
          option("--openings", type=int, default=10, help="openings of each match, two games each; 0 = no match"))
 def _report(args):
-    from chess_grpo.report import compare_runs, quality_table
+    from chess_grpo.report import compare_runs
     _at_least(0, openings=args.openings)
-    head, rows = quality_table(compare_runs(args.runs, args.out, args.openings, progress=True))
+    head, rows = compare_runs(args.runs, args.out, args.openings, progress=True)
     width = [max(len(r[i]) for r in (head, *rows)) for i in range(len(head))]
     for r in (head, *rows): print("  ".join(c.ljust(w) for c, w in zip(r, width)).rstrip())
     print(Path(args.out).resolve())

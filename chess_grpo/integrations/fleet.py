@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..core import UserError, patch
 from chess_grpo.engine import (
-    EngineError, EnginePool, _alone, _Call, _numbers, _together, parse_answer, parse_score
+    EngineError, EnginePool, _alone, _Call, _numbers, _together
 )
 from ..board import positions
 from ..labels import make_shard
@@ -36,15 +36,15 @@ class _Post:
     def about(self) -> dict:
         "Its engine."
         p = self.pool
-        return {"name": p.name, "knows_wdl": p.knows_wdl, "offered": p.offered, "engines": len(p.pids),
+        return {"name": p.name, "offered": p.offered, "engines": len(p.pids),
                 "pid": os.getpid()}
 
-    def search(self, parts: list[list[str]], together: bool, go: str, multipv: int, parse: Callable, wdl: bool):
+    def search(self, parts: list[list[str]], together: bool, go: str, multipv: int, lines: bool):
         "Answers of all parts, one after the other; `together` = each part is a unit."
         fens = [fen for part in parts for fen in part]
         units = [i for i, part in enumerate(parts) for _ in part] if together else None
-        found = self.pool.search(fens, go, units, multipv, parse=parse, wdl=wdl)
-        return np.array(found, dtype=np.int32) if parse is parse_score else found
+        found = self.pool.search(fens, go, units, multipv, lines=lines)
+        return found if lines else np.array(found, dtype=np.int32)
 
     def shard(self, seed: int, index: int, how: dict) -> list[dict[str, Tensor]]:
         "Positions with labels."
@@ -94,7 +94,6 @@ class Fleet:
         self.ray, self.retries = _ray(), retries
         if retries < 1 or (processes or 0) < 0:
             raise UserError(f"retries is {retries} and processes {processes}; they must be at least 1 and at least 0.")
-        if "cache" in how: raise UserError("A fleet keeps no cache: leave cache out.")
         self.how, self.processes, self.closed = how, processes, threading.Event()
         self.todo, self.actors = queue.SimpleQueue(), []
         self.coming: dict = {}    # Ray's reference -> actor, address, since when
@@ -130,7 +129,7 @@ class Fleet:
         return [0] * sum(a.engines for a in self.actors)
 
     search, start_scores, scores = EnginePool.search, EnginePool.start_scores, EnginePool.scores
-    best_moves, multipv, wdl, _check = EnginePool.best_moves, EnginePool.multipv, EnginePool.wdl, EnginePool._check
+    best_moves, multipv, _check = EnginePool.best_moves, EnginePool.multipv, EnginePool._check
 
 # %% ../../nbs/integrations/fleet.ipynb #08efa700
 @patch
@@ -204,7 +203,7 @@ def _welcome(self: Fleet, ref, first: bool = False):
         if self.failed_starts[actor.node] >= self.retries: self.refused.add(actor.node)
         return
     if first and not self.actors:
-        self.name, self.knows_wdl, self.offered = (about[k] for k in ("name", "knows_wdl", "offered"))
+        self.name, self.offered = about["name"], about["offered"]
     if about["name"] != self.name:
         self.ray.kill(actor.handle)
         if first:
@@ -223,20 +222,19 @@ def submit(self: Fleet,
     go: str = "go depth 4",
     units: Sequence[int] | None = None, # a unit is searched by one engine, as in a pool
     multipv: int = 1,
-    parse: Callable[[bytes, bytes], object] = parse_answer, # found by its name on the nodes
-    wdl: bool = False,
+    lines: bool = True, # as in `EnginePool.submit`
     order_dependent: bool = False, # refused: here there is no order
     then: Callable[[], object] = lambda: None,
 ) -> _Call: # .wait() gives the answers, one a position
     "Start searching; the caller continues meanwhile."
     if order_dependent: raise UserError("A fleet has no order of searches: leave order_dependent out.")
-    self._check(go, units is not None, wdl, multipv)
+    self._check(go, units is not None, multipv)
     fens = positions(fens)
     if units is not None: units = _numbers(units, len(fens))
-    call, together = _Call(len(fens), self.closed, parse, then), units is not None
+    call, together = _Call(len(fens), self.closed, then), units is not None
     for parts in self._cut(fens, units):
         call.expect()
-        self.todo.put(_Task(parts, (together, go, multipv, parse, wdl), call))
+        self.todo.put(_Task(parts, (together, go, multipv, lines), call))
     call.finish()
     return call
 
@@ -247,7 +245,7 @@ def shard(self: Fleet,
     **how,
 ) -> dict[str, Tensor]:
     "A shard, made by one node."
-    call = _Call(1, self.closed, parse_answer, lambda: None)
+    call = _Call(1, self.closed, lambda: None)
     call.expect()
     self.todo.put(_Task([{f"shard {index}": [0]}], (seed, index, how), call, shard=True))
     call.finish()

@@ -296,8 +296,6 @@ def _check_cancelling(budget: Budget) -> Check:
     name, limit = "terms that cancel", "at least 20% left"
     cancel = [f"{a} and {b} (cosine {budget.cosine[a, b]:+.2f})"
               for (a, b), left in budget.left.items() if left < 0.2]
-    cancel += [f"{q}: {rest:+.3g} remains of {largest:.3g}"
-               for q, (rest, largest) in budget.remaining.items() if abs(rest) < 0.2 * largest]
     remedy = ("these terms undo each other: drop both, or choose coefficients and estimators that"
               " differ")
     if cancel: return Check(name, "; ".join(cancel), limit, "fault", remedy, ("cancelling terms",))

@@ -93,7 +93,8 @@ class _Table:
     can = ("move", "undo")    # what a page may ask for; each is a method
 
     def __init__(self, fen: str = chess.STARTING_FEN):
-        self.board, self.lock, self.asking = read_fen(fen), Lock(), False    # asking = ask the engine
+        self.board, self.lock = read_fen(fen), Lock()
+        self.asking = False    # True = the engine is asked
 
     @property
     def over(self) -> str: return ended(self.board)
@@ -149,7 +150,8 @@ class Session(_Table):
         number = type(temperature) in (int, float) and 0 <= temperature <= 1.5
         if not number: raise UserError(f"temperature is {temperature!r}; it must be from 0 to 1.5.")
         if asking and not self.engine: self.engine = EnginePool(1)
-        self.hints, self.asking, self.player.temperature = bool(hints), bool(asking), float(temperature)
+        self.hints, self.asking = bool(hints), bool(asking)
+        self.player.temperature = float(temperature)
 
     def _answer(self):
         "The policy's move, if it is its turn."
@@ -204,12 +206,14 @@ def state(self: Session) -> dict: # what JSON can hold
 _TABLE = """
 function table(el, state, send) {    // state() is what is shown
   el.innerHTML = `<div class="chess-grpo-table" data-lm-suppress-shortcuts="true">
-    <div class="board"></div><div class="side"><p class="status" role="status"></p><div class="panel"></div>
+    <div class="board"></div><div class="side">
+    <p class="status" role="status"></p><div class="panel"></div>
     <p class="set"><label><input type="checkbox"> what it thinks</label>
     <label><input type="checkbox"> ask Stockfish</label>
     <label>temperature <input type="range" min="0" max="1.5" step="0.1"></label></p>
     <p><button data-do="new">New game</button><button data-do="undo">Take back</button>
-    <button data-do="turn">Change sides</button><a download="game.pgn">Save PGN</a></p></div></div>`;
+    <button data-do="turn">Change sides</button>
+    <a download="game.pgn">Save PGN</a></p></div></div>`;
   const find = (name) => el.querySelector(name), buttons = el.querySelectorAll("button");
   const [hints, asking, temperature] = el.querySelectorAll("input");
   const ask = (message) => { find(".status").textContent = "…"; send(message); };
@@ -279,7 +283,7 @@ def explore(
     engine: EnginePool | None = None, # for the values of moves
 ):
     "A board, and beside it what each policy would play; a move on it is seen by all."
-    if not policies: raise UserError("There is no policy: give one, as in explore({'start': policy}).")
+    if not policies: raise UserError("There is no policy: give one, as in explore({'a': policy}).")
     pairs = {name: p if isinstance(p, tuple) else (p, 1.0) for name, p in policies.items()}
     for policy, _ in pairs.values(): policy.eval()
     return _Widget(_Explorer(pairs, fen, engine))
@@ -301,7 +305,7 @@ async function send(message) {
     const answer = await fetch("/do", {method: "POST", body: JSON.stringify(message),
                                        headers: {"Content-Type": "application/json"}});
     state = await answer.json();
-  } catch (e) { state = {...state, status: "The program has ended: start it again in the terminal."}; }
+  } catch (e) { state = {...state, status: "The program has ended: start it again."}; }
   if (shown) shown.refresh();
 }
 await send({});
