@@ -11,8 +11,10 @@ from importlib import import_module
 
 _PLACES = {    # name -> the module that defines it
     "Boards": "board", "EnginePool": "engine", "PolicyConfig": "model", "new_policy": "model", "load_policy": "model",
-    "sample": "rollout", "LossConfig": "loss", "grpo_loss": "loss", "AdvantageConfig": "loss", "group_advantages": "loss",
-    "TrainConfig": "config", "Trainer": "train", "move_quality": "evaluate", "play_match": "evaluate", "generator": "core",
+    "sample": "rollout", "LossConfig": "loss", "grpo_loss": "loss", "AdvantageConfig": "loss",
+    "group_advantages": "loss",
+    "TrainConfig": "config", "Trainer": "train", "move_quality": "evaluate", "play_match": "evaluate",
+    "generator": "core",
     "UserError": "core",
 }
 

@@ -43,7 +43,8 @@ class Command:
     again: str = "the same command begins again"    # after it was stopped
 
 COMMANDS: dict[str, Command] = {}
-USUAL = ("run_name", "max_steps", "batch_size", "num_generations", "rollout_plies", "learning_rate", "entropy_coef", "beta",
+USUAL = ("run_name", "max_steps", "batch_size", "num_generations", "rollout_plies", "learning_rate",
+         "entropy_coef", "beta",
          "start", "reward", "seed", "device")    # keys that `--help` shows first
 
 def option(*names: str, **how) -> tuple:
@@ -67,7 +68,8 @@ def _parser() -> argparse.ArgumentParser:
     sub = p.add_subparsers(dest="command", required=True)
     for name, c in COMMANDS.items():
         q = sub.add_parser(name, help=c.help, description=c.help, allow_abbrev=False)
-        q.add_argument("--import", dest="module", metavar="MODULE", help="a Python module with rewards, networks or metrics of"
+        q.add_argument("--import", dest="module", metavar="MODULE",
+                       help="a Python module with rewards, networks or metrics of"
                        " your own, imported first")
         for names, how in c.options: q.add_argument(*names, **how)
         if not c.config: continue
@@ -92,7 +94,8 @@ def main(argv: list[str] | None = None) -> int: # the exit status
     sys.path.insert(0, "")    # of --import
     try:
         args, unknown = _parser().parse_known_args(argv)
-        if unknown: raise UserError(f"{unknown[0]!r} is one word too many; chess-grpo {args.command} --help lists what it takes.")
+        if unknown: raise UserError(f"{unknown[0]!r} is one word too many; chess-grpo {args.command} --help lists "
+                                    f"what it takes.")
         if args.module: _import(args.module)
         with interruptible(): return COMMANDS[args.command].run(args) or 0
     except (UserError, EngineError) as e:
@@ -110,7 +113,8 @@ def _import(module: str):
     except ImportError as e: raise UserError(f"--import {module}: {e}.") from None
 
 # %% ../nbs/core/50_cli.ipynb #8890f140
-_NOTE = option("--note", choices=("000", "001", "002", "004"), help="begin with the configuration of a research note, bugs included")
+_NOTE = option("--note", choices=("000", "001", "002", "004"),
+               help="begin with the configuration of a research note, bugs included")
 
 def _first(args) -> TrainConfig:
     if args.note and args.config: raise UserError("--note and --config each begin a configuration: leave one out.")
@@ -120,11 +124,13 @@ def _first(args) -> TrainConfig:
          option("--resume", metavar="RUN", help="resume a stopped run, such as runs/grpo; max_steps may differ"),
          config=TrainConfig, again="a run that had begun keeps a checkpoint: chess-grpo train --resume runs/NAME")
 def _train(args):
-    if args.resume and (args.note or args.config): raise UserError("--resume has its own configuration: leave --note and --config out.")
+    if args.resume and (args.note or args.config): raise UserError("--resume has its own configuration: leave "
+                                                                   "--note and --config out.")
     first = read_config(Path(args.resume)) if args.resume is not None else _first(args)
     train(_configured(args, first), resume=args.resume)
 
-@command("preflight", "what is wrong with a run, before it trains; status 1 when there is a fault", _NOTE, config=TrainConfig)
+@command("preflight", "what is wrong with a run, before it trains; status 1 when there is a fault", _NOTE,
+         config=TrainConfig)
 def _preflight(args) -> int:
     from chess_grpo.preflight.trainer import preflight
     with EnginePool() as engine: report = preflight(Trainer(_configured(args, _first(args)), engine))
@@ -140,7 +146,7 @@ def _pretrain(args):
     print(result)
     print((result.folder/"policy.safetensors").resolve())
 
-# %% ../nbs/core/50_cli.ipynb #8372769c
+# %% ../nbs/core/50_cli.ipynb #8bd04fd6
 _POLICY = f"a policy.safetensors, a run's folder, or a shipped one: {', '.join(SHIPPED)}"
 
 def _at_least(least: int, **values: int):
@@ -149,7 +155,8 @@ def _at_least(least: int, **values: int):
 
 @command("evaluate", "judge a policy: moves on the validation set, and a match with Elo and interval",
          option("policy", help=_POLICY),
-         option("--against", default="random", metavar="NAME", help=f"{', '.join(LADDER)}; notes: the notes' own evaluation;"
+         option("--against", default="random", metavar="NAME",
+                help=f"{', '.join(LADDER)}; notes: the notes' own evaluation;"
                 " all: the whole ladder; or another policy"),
          option("--openings", type=int, default=50, help="openings of each match, two games each"),
          option("--pgn", default="", help="a file for the games"),
@@ -161,8 +168,8 @@ def _evaluate(args):
     known, player = (*LADDER, "all", "notes"), PolicyPlayer(load_policy(args.policy))
     rival = None if args.against in known else PolicyPlayer(_rival(args.against, known), name="rival")
     _print_quality(player, rival)
-    openings, games = load_openings(), []
-    openings = (openings + random_openings(max(0, args.openings - len(openings)), 6, generator(1)))[:args.openings]
+    openings, games = load_openings()[:args.openings], []
+    if len(openings) < args.openings: openings += random_openings(args.openings - len(openings), 6, generator(1))
     for name in list(LADDER) if args.against == "all" else [args.against]:
         if rival: some = play_match(player, rival, openings, progress=True)
         elif name == "notes": some = notes_match(player, progress=True)
@@ -175,7 +182,8 @@ def _evaluate(args):
 
 def _rival(name: str, known: tuple[str, ...]):
     if name in SHIPPED or Path(name).exists(): return load_policy(name)
-    raise UserError(f"There is no opponent {name!r}; choose one of {', '.join((*known, *SHIPPED))}, a run's folder, or a"
+    raise UserError(f"There is no opponent {name!r}; choose one of {', '.join((*known, *SHIPPED))}, a run's "
+                    f"folder, or a"
                     " policy.safetensors.")
 
 def _print_quality(player: PolicyPlayer, rival: PolicyPlayer | None):
@@ -199,7 +207,8 @@ def _uci(args):
         raise UserError(f"temperature is {args.temperature}; it must be a number of at least 0.")
     torch.set_num_threads(1)    # one position at a time
     sys.stdin.reconfigure(encoding="utf-8", errors="replace")    # what is no text is no command either
-    Uci(load_policy(args.policy), f"chess_grpo {Path(args.policy).parent.name or args.policy}".strip(), args.temperature).run(sys.stdin)
+    Uci(load_policy(args.policy), f"chess_grpo {Path(args.policy).parent.name or args.policy}".strip(),
+        args.temperature).run(sys.stdin)
 
 @command("play", "play a policy yourself, on a page that only this machine can open",
          option("policy", help=_POLICY), option("--side", choices=("white", "black"), default="white", help="yours"),
@@ -209,12 +218,14 @@ def _uci(args):
          option("--browser", choices=("yes", "no"), default="yes", help="open it"))
 def _play(args):
     from chess_grpo.ui.sparring import play
-    if not 0 <= args.temperature <= 1.5: raise UserError(f"temperature is {args.temperature}; it must be a number from 0 to 1.5.")
+    if not 0 <= args.temperature <= 1.5: raise UserError(f"temperature is {args.temperature}; it must be a number "
+                                                         f"from 0 to 1.5.")
     if not 0 <= args.port < 65_536: raise UserError(f"port is {args.port}; it must be between 0 and 65535.")
     play(args.policy, args.side, args.temperature, args.fen, port=args.port, browser=args.browser == "yes")
 
 @command("report", "compare several runs on one page: curves, differences, matches",
-         option("runs", nargs="+", metavar="RUN", help="folders of runs, such as runs/grpo; the others are compared with the first"),
+         option("runs", nargs="+", metavar="RUN", help="folders of runs, such as runs/grpo; the others are "
+                "compared with the first"),
          option("--out", default="runs/report.html", help="the page"),
          option("--openings", type=int, default=10, help="openings of each match, two games each; 0 = no match"))
 def _report(args):
@@ -227,10 +238,12 @@ def _report(args):
 
 # %% ../nbs/core/50_cli.ipynb #870573e1
 @command("text", "make samples of RookWorld's two tasks, and train a text model on them",
-         option("--data", default="runs/text", help="a folder of samples, made first if it is not there; or a data set, such as "
+         option("--data", default="runs/text", help="a folder of samples, made first if it is not there; or a "
+                "data set, such as "
                 "hub:jrahn/rookworld_7m"),
          option("--out", default="runs/text/text_model.safetensors", help="the file of the model"),
-         option("--start", default="", help="a text model to continue from: a file, a folder, or hub:NAME; empty = random weights"),
+         option("--start", default="", help="a text model to continue from: a file, a folder, or hub:NAME; empty "
+                "= random weights"),
          option("--samples", type=int, default=120_000, help="to make or to read, half of each task"),
          option("--steps", type=int, default=1000, help="of training"),
          option("--batch_size", type=int, default=48, help="samples a step"),
@@ -240,6 +253,7 @@ def _text(args):
     from chess_grpo.text.fit import train_text
     _at_least(1, batch_size=args.batch_size, steps=args.steps)
     _at_least(20, samples=args.samples)
-    for name, line in train_text(args.data, args.out, args.start, args.samples, args.steps, args.batch_size, args.seed).items():
+    for name, line in train_text(args.data, args.out, args.start, args.samples, args.steps, args.batch_size,
+                                 args.seed).items():
         print(f"{name:12s}{line}")
     print(Path(args.out).resolve())

@@ -272,7 +272,6 @@ def compile_layers(
         raise UserError(f"torch.compile does not work here ({str(e).strip().splitlines()[0]}): set compile to no, or"
                         " install a C++ compiler, such as g++.") from None
 
-
 # %% ../nbs/core/13_model.ipynb #7d2007b5
 def save_policy(
     policy: PolicyNetwork, # its weights and its config are written

@@ -31,7 +31,8 @@ from chess_grpo.config import (
     GUARD_ACTIONS, RESUMABLE, TrainConfig, lr_multiplier, planned_lr, read_config, resolve_device
 )
 from chess_grpo.core import (
-    NotFinite, UserError, World, cores, data_path, generator, parse_json, patch, read_tensors, write_tensors, write_whole
+    NotFinite, UserError, World, cores, data_path, generator, parse_json, patch, read_tensors, write_tensors,
+    write_whole
 )
 from .engine import EngineError, EnginePool
 from chess_grpo.evaluate import (
@@ -113,7 +114,8 @@ for _name, _meaning, _compute in (
      lambda s: _mean(s.rollout.rewards, s.rollout.mask)),
     ("train/own_reward", "mean reward of the side that moved first", lambda s: _mean(s.rollout.rewards, s.loss_mask)),
     ("train/reward_std", "standard deviation of the rewards",
-     lambda s: masked_mean((s.rollout.rewards - masked_mean(s.rollout.rewards, s.rollout.mask)) ** 2, s.rollout.mask).sqrt().item()),
+     lambda s: masked_mean((s.rollout.rewards - masked_mean(s.rollout.rewards, s.rollout.mask)) ** 2,
+                           s.rollout.mask).sqrt().item()),
     ("train/reward_p50", "median reward", lambda s: s.rewards.quantile(0.5).item()),
     ("train/reward_p90", "90th percentile of the rewards", lambda s: s.rewards.quantile(0.9).item()),
     ("train/raw_step_cp", "mean centipawns after the move, the mover's view, mates as 10,000",
@@ -129,7 +131,8 @@ for _name, _meaning, _compute in (
     ("train/agreement_p90", "the same, 90th percentile", lambda s: s.agreement.quantile(0.9).item()),
     ("train/loss_without_entropy", "the loss less its entropy term",
      lambda s: s.first["loss"] + s.first["entropy_coef"] * s.first.get("entropy", 0.0)),
-    ("kl_last_update", "the same as mean_kl_divergence, before the last of several updates", lambda s: s.last["kl_sampled"]),
+    ("kl_last_update", "the same as mean_kl_divergence, before the last of several updates",
+     lambda s: s.last["kl_sampled"]),
 ): METRICS[_name] = Metric(_meaning, _compute)
 
 _OF_UPDATE = {    # logged as -> key of the first update's metrics, meaning; absent when the update did not compute it
@@ -141,7 +144,8 @@ _OF_UPDATE = {    # logged as -> key of the first update's metrics, meaning; abs
     "mean_clip_fraction": ("clip_fraction", "share of ratios out of range, before the update"),
     "clip_low": ("clip_low", "share of ratios out of range downwards, of bad moves: their gradient is 0"),
     "clip_high": ("clip_high", "share of ratios out of range upwards, of good moves: their gradient is 0"),
-    "mean_kl_divergence": ("kl_sampled", "KL of the sampling policy from the learner's, estimated on the sampled actions "
+    "mean_kl_divergence": ("kl_sampled", "KL of the sampling policy from the learner's, estimated on the sampled "
+                           "actions "
                            "(k3), before the update"),
     "entropy": ("exact_entropy", "exact entropy over the legal moves, nats"),
     "kl_ref": ("kl_ref", "KL of the learner to the starting policy; only with beta or target_kl"),
@@ -155,7 +159,8 @@ for _name, (_key, _meaning) in _OF_UPDATE.items():
     METRICS[_name] = Metric(_meaning, lambda s, key=_key: s.first.get(key))
 
 METRICS |= {name: Metric(meaning) for name, meaning in {
-    "step": "optimiser steps done", "learning_rate": "of this step", "evaluations": "positions the engine has scored so far",
+    "step": "optimiser steps done", "learning_rate": "of this step",
+    "evaluations": "positions the engine has scored so far",
     "train/resampled_groups": "groups without variance that were sampled again",
     "steps_since_sync": "steps since the policy that samples got the learner's weights",
     "entropy_floor/consecutive_low_steps": "what that guard has counted, if there is one",
@@ -298,7 +303,8 @@ class AdaptiveKL(Guard):
         if not self._lasting(after == before, self.patience): return None
         asks = "Is the KL there at equal weights?" if up else "Nothing needs to be held back."
         why = (f"the coefficient has been at its {'highest' if up else 'lowest'} value {after:g} for "
-               f"{self.patience} steps while the KL is {kl / self.target:.2g} times the target: it is a constant now. {asks}")
+               f"{self.patience} steps while the KL is {kl / self.target:.2g} times the target: it is a constant now."
+               f" {asks}")
         return Action(self.name, "warn", why)
 
 def make_guards(c: TrainConfig) -> list[Guard]:
@@ -393,7 +399,8 @@ class Trainer:
         freeze(self.policy, c.freeze_layers)
         self.controls = Controls(self.make_guards(), keep_good=c.guard_action == "rollback")
         self.learner = self.make_learner()
-        self.starts = Starts(PositionConfig.pick(c), c.batch_size, c.seed, engine, kept_out(), c.search_depth, self.world)
+        self.starts = Starts(PositionConfig.pick(c), c.batch_size, c.seed, engine, kept_out(), c.search_depth,
+                             self.world)
         self.move_generator = generator(c.seed + 7_368_787 * self.world.rank, c.device)
         self.dev_set = load_labelled()
 
@@ -407,7 +414,8 @@ class Trainer:
             matrices = [every[i] for i in places if every[i].requires_grad] if c.optimizer == "muon" else []
             learning = [p for p in every if p.requires_grad]
             return make_optimizers(learning, matrices, c.learning_rate, c.weight_decay, c.adam_beta2)
-        return Learner(self.policy, make, compute_log_probs, c.advantages, self.reference, max_grad_norm=c.max_grad_norm,
+        return Learner(self.policy, make, compute_log_probs, c.advantages, self.reference,
+                       max_grad_norm=c.max_grad_norm,
                        watch_reference=self.controls.adaptive is not None, world=self.world)
 
     @property
@@ -607,7 +615,8 @@ def random_state(self: Trainer) -> dict[str, Tensor]: # of this process
 @patch
 def save(self: Trainer, folder: Path):
     "Write state.safetensors, from which a run resumes to the bit, and policy.safetensors; never what has diverged."
-    if not all(p.isfinite().all() for p in self.policy.parameters()): raise NotFinite("The policy's weights are not numbers.")
+    if not all(p.isfinite().all() for p in self.policy.parameters()): raise NotFinite("The policy's weights are "
+                                                                                      "not numbers.")
     states, card = self.world.all(self.random_state()), self.card()
     self.last_saved_step = self.global_step
     if self.world.rank: return
@@ -639,7 +648,8 @@ def load(self: Trainer, path: Path):
     for name, network in (("reference", self.reference), ("sampler", self.sampler)):
         if part := part_of(tensors, name): load_weights(network, part, str(path))
     self.controls.good = part_of(tensors, "good") or None
-    guards, own = parse_json(header.get("guards", "null"), f"the header of {path}"), part_of(tensors, f"process{self.world.rank}")
+    guards = parse_json(header.get("guards", "null"), f"the header of {path}")
+    own = part_of(tensors, f"process{self.world.rank}")
     try:
         self.move_generator.set_state(own["generator.moves"])
         self.starts.load(own)
@@ -671,7 +681,8 @@ def _check_same(trainer: Trainer, header: dict[str, str], path: Path):
                         " engines are not one run; set CHESS_GRPO_STOCKFISH to the first one.")
     shared = _number(header, "processes", path)
     if shared != trainer.world.size:
-        raise UserError(f"{path} is of a run of {shared} processes; resume with as many, not with {trainer.world.size}.")
+        raise UserError(f"{path} is of a run of {shared} processes; resume with as many, not with "
+                        f"{trainer.world.size}.")
 
 def resumed_trainer(
     config: TrainConfig, # of the run
@@ -733,13 +744,15 @@ def train(
     if resume and (other := _differing(config, kept)):
         raise UserError(f"{other[0]} cannot be changed when a run is resumed; {', '.join(RESUMABLE)} can.")
     if config.freeze_layers and not config.start:
-        raise UserError(f"freeze_layers is {config.freeze_layers}, and there is no start: layers frozen at random weights"
+        raise UserError(f"freeze_layers is {config.freeze_layers}, and there is no start: layers frozen at random "
+                        f"weights"
                         " never learn. Name a checkpoint with start, or set freeze_layers to 0.")
     here = int(os.environ.get("LOCAL_WORLD_SIZE") or world.size)
     own = EnginePool(max(1, cores() // here)) if engine is None else None
     try:
         with StopSignal() as stop:
-            run = _Run(config, trainer, engine or own, world, stop, progress and not world.rank, watch and not world.rank)
+            run = _Run(config, trainer, engine or own, world, stop, progress and not world.rank,
+                       watch and not world.rank)
             result = run.finish(run.resumed(Path(resume)) if resume else run.begun(Path(root)))
     finally:
         if own: own.close()
@@ -786,7 +799,8 @@ def finish(self: _Run, trainer: Trainer) -> RunResult:
         again = f"chess-grpo train --resume {self.folder}"
         try: self.steps(trainer, log)
         except NotFinite as e:
-            raise UserError(f"The run diverged at step {trainer.global_step}: {e} Start again with a lower learning_rate;"
+            raise UserError(f"The run diverged at step {trainer.global_step}: {e} Start again with a lower "
+                            f"learning_rate;"
                             f" {self.folder} keeps the checkpoint of step {trainer.last_saved_step}.") from None
         except (EngineError, KeyboardInterrupt):
             self.print(f"interrupted; {self.folder} keeps the checkpoint of step {trainer.last_saved_step}: {again}")
@@ -830,16 +844,18 @@ def steps(self: _Run, trainer: Trainer, log: Log):
 
 @patch
 def warnings(self: _Run, trainer: Trainer, now: Quality, row: dict) -> dict:
-    "What is printed at once, and kept in the log: sampler and learner differ; the first evaluations are worse than the start."
+    "Printed and logged at once: sampler and learner differ; the first evaluations are worse than the start."
     found, kl = [], row.get("mean_kl_divergence", 0)    # a step that was taken back has none
     if trainer.reuses and kl >= 1e-4:
-        found.append(f"learner and sampler differ by a KL of {kl:.2g} at equal weights, and the sampling forward pass is reused"
+        found.append(f"learner and sampler differ by a KL of {kl:.2g} at equal weights, and the sampling forward "
+                     f"pass is reused"
                      " for the loss: stop the run, and run chess-grpo preflight")
     if trainer.global_step <= 2 * self.config.eval_steps:
         before = move_quality(trainer.reference.eval(), trainer.dev_set)
         low, high = bootstrap(now.losses - before.losses)
-        if low > 0: found.append(f"the loss on the development positions has risen by {low:.3f} to {high:.3f} (95%) since the"
-                                 " start: this run unlearns; stop it, and check the sign and the size of the advantages")
+        worse = (f"the loss on the development positions has risen by {low:.3f} to {high:.3f} (95%) since the start: this run"
+                 " unlearns; stop it, and check the sign and the size of the advantages")
+        if low > 0: found.append(worse)
     for text in found: self.print(f"step {trainer.global_step}: {text}")
     return {"warning": f"step {trainer.global_step}: {'; '.join(found)}"} if found else {}
 
@@ -855,7 +871,8 @@ def judged(trainer: Trainer, folder: Path) -> RunResult:
     changes = [Change(fens[i], MOVES[before.choices[i]], MOVES[after.choices[i]], MOVES[best[i]],
                       before.losses[i].item(), after.losses[i].item()) for i in changed]
     curves = {when: frontier(p, dev) for when, p in policies.items()}
-    return RunResult(folder, trainer.global_step, trainer.global_step >= trainer.config.max_steps, before, after, {}, changes,
+    return RunResult(folder, trainer.global_step, trainer.global_step >= trainer.config.max_steps, before,
+                     after, {}, changes,
                      [], compare_frontiers(curves["after"], curves["before"]), {k: c.rows() for k, c in curves.items()})
 
 @patch

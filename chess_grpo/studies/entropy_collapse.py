@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['largest_share', 'agreement', 'agreement_in_place', 'own_rewards', 'advantage_sizes', 'engine_noise', 'from_noise',
-           'agreements', 'cold', 'Run', 'learn', 'draw_runs', 'draw_grid', 'travelled', 'dropout_entropy']
+           'agreements', 'cold', 'Run', 'Guarded', 'learn', 'draw_runs', 'draw_grid', 'travelled', 'dropout_entropy']
 
 # %% ../../nbs/research/study_002.ipynb #8a710766
 from dataclasses import replace
@@ -22,7 +22,7 @@ from ..model import Policy
 from ..rewards import tanh
 from ..rollout import Rollout, sample, scored_again
 from ..positions import Balanced, random_starts
-from ..train import Trainer
+from ..train import AdaptiveKL, EntropyFloor, Trainer, make_guards
 
 # %% ../../nbs/research/study_002.ipynb #a007956b
 def largest_share(
@@ -60,7 +60,7 @@ def own_rewards(
 ) -> tuple[Tensor, Tensor]: # [B,G,T]; [B,G,T] bool, True = a move of the side that moved first
     "The change of tanh(centipawns/200) by each move, and which moves count."
     r, starts = rollout, rollout.states[:len(rollout.mask)]
-    return r.gains(tanh, tanh(engine.scores(starts.fens(), 4))), r.mask & r.own
+    return r.gains(tanh, tanh(engine.scores(starts.fens(), 4))), r.mask & r.learner_mask
 
 # %% ../../nbs/research/study_002.ipynb #6fc73c7c
 def advantage_sizes(
@@ -123,16 +123,17 @@ def cold(
     engine: EnginePool,
     temperature: float, # of the sampling
     seed: int, # of starts and moves
-    batch: int, # B starts
-    group: int, # G games a start
-    plies: int, # T
+    batch_size: int, # B starts
+    num_generations: int, # G games a start
+    rollout_plies: int, # T
     balanced: bool = False, # True = only starts that a filter of 200 centipawns keeps
 ) -> dict[str, float]: # by the names that the notebook's table has
     "What becomes of advantages and groups at a temperature."
-    boards = random_starts(batch, generator(seed), kept_out(), keep=Balanced(engine) if balanced else None)
+    keep = Balanced(engine) if balanced else None
+    boards = random_starts(batch_size, generator(seed), kept_out(), keep=keep)
     r = sample(
-        policy.eval(), boards, engine, generator(seed), num_generations=group, rollout_plies=plies,
-        temperature=temperature
+        policy.eval(), boards, engine, generator(seed), num_generations=num_generations,
+        rollout_plies=rollout_plies, temperature=temperature
     ).to("cpu")
     with torch.no_grad(): h = entropy(policy.log_probs(boards, temperature)).mean().item()
     return {"entropy": h} | advantage_sizes(r, engine) | agreements(r)
@@ -147,13 +148,19 @@ class Run(NamedTuple):
     entropies: list[float]    # exact, on the held-out set, at the same steps
     trainer: Trainer
 
+class Guarded(Trainer):
+    "Without the guards that the notes had not, and with a floor that acts after three steps."
+    def make_guards(self) -> list:
+        known = [g for g in make_guards(self.config) if isinstance(g, (EntropyFloor, AdaptiveKL))]
+        return [replace(g, patience=3) if isinstance(g, EntropyFloor) else g for g in known]
+
 def learn(
     config: TrainConfig,
     engine: EnginePool,
     watch: int = 0, # steps between two looks at the held-out set; 0 = none
 ) -> Run:
     "Train, and judge before, after and between."
-    t = Trainer(config, engine)
+    t = Guarded(config, engine)
     before = t.quality()
     rows, seen = [], [before]
     for i in range(config.max_steps):
@@ -201,9 +208,11 @@ def draw_grid(
 def travelled(
     config: TrainConfig,
     engine: EnginePool,
+    eps: float = 1e-4, # of the advantages
 ) -> tuple[float, float]: # Euclidean; norm of the gradient before clipping, mean of the steps
     "The way that the weights go in a run, and the gradients that they were given."
     t = Trainer(config, engine)
+    t.learner.advantages = replace(config.advantages, eps=eps)
     norms = [t.step()["grad_norm"] for _ in range(t.config.max_steps)]
     pairs = zip(t.policy.parameters(), t.reference.parameters())
     way = sum(((a - b) ** 2).sum().item() for a, b in pairs) ** 0.5

@@ -14,20 +14,21 @@ from typing import Callable, NamedTuple, Sequence
 import torch
 from torch import Tensor
 
-from ..loss import AdvantageConfig, group_advantages, masked_mean, LossConfig, LossRecord, grpo_loss
 from ..config import TrainConfig
 from ..core import generator
 from ..engine import EnginePool
-from ..train import AdaptiveKL, Trainer
 from ..labels import kept_out
 from ..learner import Budget
-from ..loss import entropy
+from chess_grpo.loss import (
+    AdvantageConfig, LossConfig, LossRecord, entropy, group_advantages, grpo_loss, masked_mean
+)
 from ..model import Policy
-from ..rewards import linear
-from ..rollout import ScoringConfig, Rollout, compute_log_probs, sample
-from ..report import Picture
 from ..positions import random_starts
+from ..report import Picture
+from ..rewards import linear
+from ..rollout import Rollout, ScoringConfig, compute_log_probs, sample
 from ..stats import Figure, over_seeds
+from ..train import AdaptiveKL, Trainer
 
 # %% ../../nbs/research/study_004.ipynb #74000014
 class Batch(NamedTuple):
@@ -61,7 +62,7 @@ def noted_batch(
         policy.train(dropout), boards, engine, generator(seed), num_generations=group, rollout_plies=plies,
         temperature=temperature
     )
-    counts, rewards = r.mask & r.own, move_rewards(r, boards.fens(), engine)
+    counts, rewards = r.mask & r.learner_mask, move_rewards(r, boards.fens(), engine)
     return Batch(r, counts, group_advantages(rewards, counts, AdvantageConfig(scale_rewards="none")))
 
 # %% ../../nbs/research/study_004.ipynb #74000018
@@ -77,12 +78,11 @@ def noted_loss(
     "The note's loss, term by term."
     r, counts, advantages = batch
     torch.manual_seed(seed)
-    chosen, every_move = compute_log_probs(policy, r, ScoringConfig(temperature, dropout=dropout))
+    new = compute_log_probs(policy, r, ScoringConfig(temperature, dropout=dropout))
     config = LossConfig(
-        epsilon=0.2, kl_estimator="k1", beta_old=kl, entropy="minus_log_prob", entropy_coef=bonus
+        epsilon=0.2, kl_estimator="k1", beta_old=kl, entropy_estimator="minus_log_prob", entropy_coef=bonus
     )
-    old = r.log_probs
-    return grpo_loss(chosen, old, advantages, counts, config, entropy(every_move)[r.index])[1]
+    return grpo_loss(new.log_probs, r.log_probs, advantages, counts, config, new.entropy)[1]
 
 # %% ../../nbs/research/study_004.ipynb #74000021
 def net_share(
@@ -99,7 +99,7 @@ def taken_back(
     return -b.cosine["surrogate", "kl_old"] * b.norm["kl_old"] / b.norm["surrogate"]
 
 # %% ../../nbs/research/study_004.ipynb #74000025
-COLOURS = {"surrogate": "tab:blue", "entropy": "tab:orange", "kl_estimator": "tab:green"}
+COLOURS = {"surrogate": "tab:blue", "entropy": "tab:orange", "kl_old": "tab:green"}
 
 def _bar(axis, at: float, shares: dict[str, float], labels: bool):
     "A bar of three parts."
@@ -135,9 +135,10 @@ class Run(NamedTuple):
 def learn(
     config: TrainConfig,
     engine: EnginePool,
+    kind: type[Trainer] = Trainer,
 ) -> Run:
     "Train from random weights, and judge before and after."
-    t = Trainer(config, engine)
+    t = kind(config, engine)
     before = t.quality().expected_loss
     rows = [t.step() for _ in range(config.max_steps)]
     return Run(before - t.quality().expected_loss, rows, t)
@@ -163,7 +164,7 @@ def driven(
     "What the note's controller does to its coefficient."
     controller, out = AdaptiveKL(target=0.012, coef=0.01, highest=0.1, metric="kl"), []
     for _ in range(steps):
-        controller.look({"kl_estimator": kl})
+        controller.look({"kl": kl})
         out.append(controller.memory["coef"])
     return out
 
@@ -219,8 +220,8 @@ def two_entropies(
         policy.eval(), starts, engine, generator(seed), num_generations=group, rollout_plies=1,
         temperature=temperature
     )
-    with torch.no_grad(): chosen, every_move = compute_log_probs(policy, r, ScoringConfig(1.0, dropout=False))
-    return -masked_mean(chosen, r.mask).item(), entropy(every_move).mean().item()
+    with torch.no_grad(): out = compute_log_probs(policy, r, ScoringConfig(1.0, dropout=False))
+    return -masked_mean(out.log_probs, r.mask).item(), entropy(out.all_log_probs).mean().item()
 
 # %% ../../nbs/research/study_004.ipynb #74000049
 def entropy_picture(
@@ -243,7 +244,7 @@ def bonus_drift(
     policy: Policy, # is copied
     seed: int, # of positions and moves
     learner_temperature: float, # of scoring
-    estimate: str, # minus_log_prob or exact, as in LossConfig.entropy
+    estimate: str, # minus_log_prob or exact, as in LossConfig.entropy_estimator
     positions: int,
     steps: int,
     temperature: float = 1.3, # of the sampling
@@ -252,14 +253,14 @@ def bonus_drift(
     p = sharper(policy, 1.0)
     optimizer = torch.optim.Adam(p.parameters(), lr=1e-4)
     boards = random_starts(positions, generator(seed), kept_out())
-    config = LossConfig(entropy=estimate, entropy_coef=0.1)
+    config = LossConfig(entropy_estimator=estimate, entropy_coef=0.1)
     with torch.no_grad(): before = entropy(p.log_probs(boards)).mean().item()
     for step in range(steps):
         move_generator = generator(1000 * seed + step)
         r = sample(p, boards, None, move_generator, num_generations=16, temperature=temperature)
-        chosen, every_move = compute_log_probs(p, r, ScoringConfig(learner_temperature, dropout=False))
-        nothing, bonus = torch.zeros_like(r.log_probs), entropy(every_move)[r.index]
-        loss, _ = grpo_loss(chosen, r.log_probs, nothing, r.mask, config, bonus)
+        new = compute_log_probs(p, r, ScoringConfig(learner_temperature, dropout=False))
+        nothing = torch.zeros_like(r.log_probs)
+        loss, _ = grpo_loss(new.log_probs, r.log_probs, nothing, r.mask, config, new.entropy)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -278,4 +279,4 @@ def two_views(
     starts = random_starts(batch, generator(50 + seed), kept_out())
     r = sample(policy.eval(), starts, engine, generator(seed), num_generations=group, rollout_plies=plies)
     x = move_rewards(r, starts.fens(), engine)
-    return torch.where(r.own, x, -x).sum(2).mean().item(), masked_mean(x, r.mask & r.own).item()
+    return torch.where(r.learner_mask, x, -x).sum(2).mean().item(), masked_mean(x, r.mask & r.learner_mask).item()

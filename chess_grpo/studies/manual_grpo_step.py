@@ -18,10 +18,11 @@ import chess
 import torch
 from torch import Tensor
 
-from ..loss import ADVANTAGES, AdvantageConfig, group_advantages, masked_mean
 from ..core import generator
 from ..engine import EnginePool
-from ..loss import LossConfig, exact_kl, grpo_loss, kl_estimate
+from chess_grpo.loss import (
+    ADVANTAGES, AdvantageConfig, LossConfig, exact_kl, group_advantages, grpo_loss, kl_estimate, masked_mean
+)
 from ..report import Picture
 from ..stats import bootstrap
 from chess_grpo.text.model import (

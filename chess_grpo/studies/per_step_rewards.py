@@ -41,17 +41,18 @@ def play(
     policy: Policy, # plays both sides; in eval mode
     engine: EnginePool,
     seed: int, # of the starts and of the moves
-    batch: int, # B starts
-    group: int, # G games a start
-    plies: int, # T
+    batch_size: int, # B starts
+    num_generations: int, # G games a start
+    rollout_plies: int, # T
     temperature: float = 1.0, # of the sampling
     balanced: bool = False, # True = only starts that a filter of 200 centipawns keeps
 ) -> Played:
     "Games from random starts, scored at depth 4."
     keep = Balanced(engine) if balanced else None
-    starts = random_starts(batch, generator(seed), kept_out(), keep=keep)
+    starts = random_starts(batch_size, generator(seed), kept_out(), keep=keep)
     rollout = sample(
-        policy, starts, engine, generator(seed), num_generations=group, rollout_plies=plies, temperature=temperature
+        policy, starts, engine, generator(seed), num_generations=num_generations,
+        rollout_plies=rollout_plies, temperature=temperature
     )
     return Played(starts, rollout.to("cpu"), engine.scores(starts.fens(), 4))
 
@@ -78,7 +79,7 @@ def game_rewards(
 ) -> Tensor: # [B,G], the starting side's view
     "Each game's reward, as in the note: its last evaluation less its first."
     x, _ = step_rewards(game)
-    return torch.where(game.rollout.own, x, -x).sum(2)
+    return torch.where(game.rollout.learner_mask, x, -x).sum(2)
 
 # %% ../../nbs/research/study_000.ipynb #3a45df3e
 def draw_rewards(

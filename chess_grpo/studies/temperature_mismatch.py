@@ -20,7 +20,7 @@ from ..config import TrainConfig
 from ..core import generator
 from ..engine import EnginePool
 from ..labels import kept_out, score_moves, unpack_scores
-from ..learner import flat_gradient, set_rate
+from ..learner import flat_gradient, set_lr
 from ..evaluate import Quality
 from ..model import Policy, masked_log_probs
 from ..rewards import expected, linear
@@ -46,16 +46,16 @@ def rollout_at(
     engine: EnginePool,
     seed: int, # of the starts, of the moves and of dropout
     dropout: bool, # while sampling
-    batch: int, # B starts
-    group: int, # G games a start
-    plies: int, # T
+    batch_size: int, # B starts
+    num_generations: int, # G games a start
+    rollout_plies: int, # T
 ) -> Rollout:
     "Games from random starts, moves drawn at temperature 1.3."
     torch.manual_seed(seed)
-    starts = random_starts(batch, generator(seed), kept_out())
+    starts = random_starts(batch_size, generator(seed), kept_out())
     return sample(
-        policy.train(dropout), starts, engine, generator(seed), num_generations=group, rollout_plies=plies,
-        temperature=1.3
+        policy.train(dropout), starts, engine, generator(seed), num_generations=num_generations,
+        rollout_plies=rollout_plies, temperature=1.3
     )
 
 def rescored(
@@ -67,7 +67,8 @@ def rescored(
 ) -> Tensor: # [B,G,T] log-probabilities of the moves that were played, without gradient
     "What the learner thinks of the moves, at equal weights."
     torch.manual_seed(seed)
-    with torch.no_grad(): return compute_log_probs(policy, rollout, ScoringConfig(temperature, dropout=dropout))[0]
+    scoring = ScoringConfig(temperature, dropout=dropout)
+    with torch.no_grad(): return compute_log_probs(policy, rollout, scoring).log_probs
 
 # %% ../../nbs/research/study_001.ipynb #e98dc35d
 def ratios(
@@ -76,7 +77,7 @@ def ratios(
     seed: int,
     matched: bool, # False = scored at temperature 1.0
     dropout: bool, # in sampler and learner
-    **size: int, # batch, group and plies
+    **size: int, # batch_size, num_generations and rollout_plies
 ) -> Tensor: # [N], one a move that was played
     "Ratios before anything has been learned."
     r = rollout_at(policy, engine, seed, dropout, **size)
@@ -108,7 +109,7 @@ def own_advantages(
 ) -> tuple[Tensor, Tensor]: # [B,G,T] advantages; [B,G,T] bool, True = counts
     "Advantages of the side that moved first, as in the note."
     r, starts = rollout, rollout.states[:len(rollout.mask)]
-    counts = r.mask & r.own
+    counts = r.mask & r.learner_mask
     earned = r.gains(linear, linear(engine.scores(starts.fens(), 4)))
     return group_advantages(earned, counts, AdvantageConfig(scale_rewards="none")), counts
 
@@ -116,7 +117,7 @@ def dead_plies(
     policy: Policy, # with dropout
     engine: EnginePool,
     seed: int,
-    **size: int, # batch, group and plies
+    **size: int, # batch_size, num_generations and rollout_plies
 ) -> tuple[float, float]: # shares: without gradient, where the advantage is not 0; out of range
     "How many plies clipping leaves without a gradient, with the note's mismatch and dropout."
     r = rollout_at(policy, engine, seed, True, **size)
@@ -125,7 +126,7 @@ def dead_plies(
     loss, record = grpo_loss(ask, r.log_probs, advantages, counts, LossConfig(epsilon=.2))
     gradient, = torch.autograd.grad(loss, ask)    # autograd says which plies are dead
     alive = counts & (advantages.abs() > 1e-6)
-    return (gradient[alive] == 0).float().mean().item(), record.figures["clip_fraction"].item()
+    return (gradient[alive] == 0).float().mean().item(), record.metrics["clip_fraction"].item()
 
 # %% ../../nbs/research/study_001.ipynb #cbb062d3
 def move_worth(
@@ -222,23 +223,24 @@ def views(
     policy: Policy, # plays both sides; in eval mode
     engine: EnginePool,
     seed: int, # of starts and moves
-    batch: int, # B starts
-    group: int, # G games a start
-    plies: int, # T
+    batch_size: int, # B starts
+    num_generations: int, # G games a start
+    rollout_plies: int, # T
     temperature: float = 1.0, # of the sampling
 ) -> Views:
     "Play, and look at the rewards as the note does."
-    starts = random_starts(batch, generator(50 + seed), kept_out())
+    starts = random_starts(batch_size, generator(50 + seed), kept_out())
     r = sample(
-        policy, starts, engine, generator(seed), num_generations=group, rollout_plies=plies, temperature=temperature
+        policy, starts, engine, generator(seed), num_generations=num_generations,
+        rollout_plies=rollout_plies, temperature=temperature
     )
     x = r.gains(linear, linear(engine.scores(starts.fens(), 4)))
-    games = torch.where(r.own, x, -x).sum(2)    # from the starting side's view
-    own = masked_mean(x, r.mask & r.own).item()
+    games = torch.where(r.learner_mask, x, -x).sum(2)    # from the starting side's view
+    own = masked_mean(x, r.mask & r.learner_mask).item()
     return Views(games.mean().item(), own, games.std(1).mean().item(), games.std().item())
 
 # %% ../../nbs/research/study_001.ipynb #82a4c6a3
-_TERMS = dict(epsilon=0.2, entropy="minus_log_prob", kl_old="k1")
+_TERMS = dict(epsilon=0.2, entropy_estimator="minus_log_prob", kl_estimator="k1")
 BEFORE = LossConfig(entropy_coef=0.1, beta_old=0.1, **_TERMS)
 CLEAN = LossConfig(entropy_coef=0.0, beta_old=0.001, **_TERMS)
 
@@ -247,14 +249,14 @@ def gradient_cosine(
     engine: EnginePool,
     seed: int,
     matched: bool, # False = scored at temperature 1.0
-    **size: int, # batch, group and plies
+    **size: int, # batch_size, num_generations and rollout_plies
 ) -> float:
     "The cosine of the gradients that the two configurations make of one rollout."
     r = rollout_at(policy, engine, seed, False, **size)
     advantages, counts = own_advantages(r, engine)
     scoring, found = ScoringConfig(1.3 if matched else 1.0, dropout=False), []
     for config in (BEFORE, CLEAN):
-        chosen, _ = compute_log_probs(policy, r, scoring)
+        chosen = compute_log_probs(policy, r, scoring).log_probs
         loss, _ = grpo_loss(chosen, r.log_probs, advantages, counts, config)
         found.append(flat_gradient(loss, list(policy.parameters())))
     return nn.functional.cosine_similarity(*found, dim=0).item()
@@ -268,16 +270,16 @@ def zero_reward_step(
 ) -> tuple[float, float]: # clip fraction before the update; mean entropy at temperature 1 after it
     "One step of the note's loss when nothing is rewarded."
     r = sample(trainer.sampler.eval(), boards, None, move_generator, num_generations=16, temperature=1.3)
-    chosen, _ = compute_log_probs(trainer.policy, r, ScoringConfig(1.0, dropout=False))
+    chosen = compute_log_probs(trainer.policy, r, ScoringConfig(1.0, dropout=False)).log_probs
     nothing, kl = torch.zeros_like(r.log_probs), LossConfig(kl_estimator="k1", beta_old=0.001)
     loss, record = grpo_loss(chosen, r.log_probs, nothing, r.mask, kl)
-    optimizer = trainer.learner.optimizer
-    optimizer.zero_grad()
+    optimizers = trainer.learner.optimizers
+    for o in optimizers: o.zero_grad()
     loss.backward()
-    set_rate(optimizer, rate)
-    optimizer.step()
+    set_lr(optimizers, rate)
+    for o in optimizers: o.step()
     with torch.no_grad(): h = entropy(trainer.policy.log_probs(boards)).mean().item()
-    return record.figures["clip_fraction"].item(), h
+    return record.metrics["clip_fraction"].item(), h
 
 # %% ../../nbs/research/study_001.ipynb #1f795eb9
 def drift(

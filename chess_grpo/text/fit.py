@@ -304,7 +304,8 @@ def _make(folder: Path, n: int, test: int, seed: int):
     parquet_writer()    # its absence is noticed before an hour of work
     with EnginePool() as engine:
         found = make_samples(n // 2, n - n // 2, seed, engine, progress=True)
-        card = samples_card(engine.name, train=n - test, test=test, policy=n // 2, environment=n - n // 2, depth=4, seed=seed)
+        card = samples_card(engine.name, train=n - test, test=test, policy=n // 2, environment=n - n // 2,
+                            depth=4, seed=seed)
     write_samples(folder/"train.parquet", found[:-test])
     write_samples(folder/"test.parquet", found[-test:])
     write_whole(folder/"README.md", lambda p: p.write_text(card))

@@ -47,7 +47,8 @@ class TextConfig(Config):
     num_iterations: int = key(1, "optimiser steps a batch (μ)", least=1)
     dynamic_sampling: int = key(2, "times that groups without variance are sampled again, at most", least=0)
     seed: int = key(0, "of prompts and completions", least=0, most=2**31 - 1)
-    learner_temperature: float | None = key(None, "of the learner; none = that of sampling, else a fault to study", above=0)
+    learner_temperature: float | None = key(None, "of the learner; none = that of sampling, else a fault to "
+                                            "study", above=0)
     learner_dropout: bool = key(False, "on in the learner: a fault to study")
     retokenise: bool = key(False, "the learner scores cleaned text instead of the sampled tokens: a fault to study")
 
@@ -174,7 +175,8 @@ def preflight(self: TextTrainer,
     from chess_grpo.preflight.checks import REMEDIES, bisect    # another subpackage
     k, task = self.config, task or self.tasks[0]
     how = k.sampling[task]
-    c = generate(self.model, self.tokenizer, self.prompts[task][:k.batch_size], k.num_generations, how, k.seed, keep=True)
+    c = generate(self.model, self.tokenizer, self.prompts[task][:k.batch_size], k.num_generations, how, k.seed,
+                 keep=True)
     with torch.no_grad(): whole, _ = rescore_tokens(self.model, c, how.temperature)
     def measure(fixed: frozenset[str]):
         torch.manual_seed(k.seed)
