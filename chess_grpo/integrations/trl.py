@@ -195,7 +195,7 @@ class StockfishReward:
         if self.column not in columns:
             raise UserError(f"StockfishReward finds no column {self.column!r} in the data set, which is to hold each"
                             " prompt's position: chess_dataset makes one, or name yours with column=.")
-        fens, draws = columns[self.column], columns.get("draws")
+        fens, draws = columns[self.column], columns.get("drawing_moves")
         _same_number(fens, completions)
         at = [i for i, fen in enumerate(fens) if fen is not None]
         call = ([fens[i] for i in at], [_answer_text(completions[i]) for i in at],
@@ -269,7 +269,7 @@ def chess_dataset(
     system: str | None = None, # the system's message
     ask: Callable[[chess.Board], str] | None = None, # a prompt of your own instead of all these
     most: int | None = None, # positions; None = all
-): # datasets.Dataset with columns prompt, fen, draws; positions whose game is over are left out
+): # datasets.Dataset with columns prompt, fen, drawing_moves; positions whose game is over are left out
     "Prompts for a move."
     try: from datasets import Dataset
     except ImportError: raise UserError('Data sets need more packages: pip install "chess_grpo[text]".') from None
@@ -279,7 +279,7 @@ def chess_dataset(
     first = [{"role": "system", "content": system}] if system else []
     def prompt(b: chess.Board): return [*first, {"role": "user", "content": ask(b)}] if chat else ask(b)
     return Dataset.from_dict({"prompt": [prompt(b) for b in boards], "fen": [b.fen() for b in boards],
-                              "draws": [_draws(b) for b in boards]})
+                              "drawing_moves": [_draws(b) for b in boards]})
 
 # %% ../../nbs/integrations/trl.ipynb #edc61c54
 class ChessEnv:

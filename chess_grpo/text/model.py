@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ..board import MOVES
-from ..core import UserError, parse_json, read_tensors, write_tensors
+from ..core import UserError, generator, parse_json, read_tensors, write_tensors
 from .tasks import HUB
 
 try:
@@ -98,7 +98,7 @@ def small_model(
         bos_token_id=t.eos_token_id, eos_token_id=t.eos_token_id, pad_token_id=t.pad_token_id
     )
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(generator(seed).initial_seed())    # `UserError` for a seed beyond its limits
         return GPT2LMHeadModel(config).eval()
 
 # %% ../../nbs/text/03_model.ipynb #4edc051c
@@ -187,7 +187,7 @@ def _draw(
     cache = _cache(model, length + new)
     devices = [model.device] if model.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), _plainly(model):
-        torch.manual_seed(seed)
+        torch.manual_seed(generator(seed).initial_seed())
         return model.generate(
             input_ids=ids["input_ids"], attention_mask=ids["attention_mask"],
             do_sample=True, temperature=how.temperature, top_p=how.top_p, top_k=0,

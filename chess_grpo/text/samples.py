@@ -131,6 +131,7 @@ def make_samples(
     progress: bool = False, # show a bar
 ) -> list[Sample]:    # in random order, no prompt twice
     "A data set."
+    if min(policy, environment) < 0: raise UserError(f"There cannot be {min(policy, environment)} samples.")
     rng, most = random.Random(seed), max(policy, environment)
     visited = _played(games or max(8, -(-most // 80)), 120, generator(seed))
     rng.shuffle(visited)

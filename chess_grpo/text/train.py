@@ -46,7 +46,7 @@ class TextConfig(Config):
     max_grad_norm: float = key(1.0, "largest norm of the gradient", above=0)
     num_iterations: int = key(1, "optimiser steps a batch (μ)", least=1)
     dynamic_sampling: int = key(2, "times that groups without variance are sampled again, at most", least=0)
-    seed: int = key(0, "of prompts and completions", least=0)
+    seed: int = key(0, "of prompts and completions", least=0, most=2**31 - 1)
     learner_temperature: float | None = key(None, "of the learner; none = that of sampling, else a fault to study", above=0)
     learner_dropout: bool = key(False, "on in the learner: a fault to study")
     retokenise: bool = key(False, "the learner scores cleaned text instead of the sampled tokens: a fault to study")
