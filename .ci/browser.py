@@ -162,16 +162,14 @@ def whole_game(hand: Hand) -> int: # how many illegal moves were tried
 
 def at_the_board(browser, folder: Path, pictures: Path):
     "A board in JupyterLab: a whole game by hand, then what Python knows of it."
-    cells = ["from chess_grpo.ui.widget import Board\nboard = Board()\nboard",
-             "import time\nprint('MOVES', [m.uci() for m in board.game.board.move_stack])"]
-    with lab(browser, cells[:1], folder) as page:
+    with lab(browser, ["from chess_grpo.ui.widget import Board\nboard = Board()\nboard"], folder) as page:
         hand = Hand(page, ".jp-OutputArea")
         tried = whole_game(hand)
         page.screenshot(path=pictures/"lab_mate.png")
         page.evaluate("window.jupyterapp.commands.execute('notebook:insert-cell-below')")
         time.sleep(0.5)
         page.keyboard.press("Enter")
-        page.keyboard.insert_text("print('MOVES', *[m.uci() for m in board.game.board.move_stack]); print(board.pgn)")
+        page.keyboard.insert_text("print('MOVES', *[m.uci() for m in board.game.move_stack])")
         page.keyboard.press("Shift+Enter")
         said = page.locator(".jp-OutputArea-output pre", has_text="MOVES").first
         said.wait_for(timeout=20_000)
@@ -185,6 +183,7 @@ def against_policy(browser, folder: Path, pictures: Path):
     with lab(browser, cells, folder) as page, EnginePool(1) as engine:
         hand, board = Hand(page, ".jp-OutputArea"), chess.Board()
         page.locator("text=would play").wait_for()
+        fits(page, hand, pictures)
         page.screenshot(path=pictures/"lab_play.png")
         hand.click("e2e4")
         answered(hand, "e2e4", board)
@@ -202,9 +201,8 @@ def against_policy(browser, folder: Path, pictures: Path):
         end = page.locator("text=checkmate").or_(page.locator("text=a draw"))
         end.first.wait_for()
         page.screenshot(path=pictures/"lab_end.png")
-        page.get_by_role("button", name="Save PGN").click()
-        page.locator("text=saved as").wait_for()
-        moves = chess.pgn.read_game(open(folder/"game-1.pgn")).end().board().move_stack
+        with page.expect_download() as download: page.get_by_text("Save PGN").click()
+        moves = chess.pgn.read_game(open(download.value.path())).end().board().move_stack
         assert moves == board.move_stack
         page.get_by_role("button", name="New game").click()
         hand.until(chess.STARTING_FEN)
@@ -214,6 +212,17 @@ def against_policy(browser, folder: Path, pictures: Path):
         assert hand.flipped()
         page.screenshot(path=pictures/"lab_black.png")
         print(f"JupyterLab: a game against the shipped policy, {len(board.move_stack)} plies: {board.result()}")
+
+
+def fits(page: Page, hand: Hand, pictures: Path):
+    "At 800 pixels and at 600 the whole board is in its cell."
+    for width in (800, 600, 1200):
+        page.set_viewport_size({"width": width, "height": 1000})
+        hand.settled()
+        page.screenshot(path=pictures/f"lab_{width}.png")
+        board, cell = hand.svg.bounding_box(), page.locator(".jp-OutputArea-output").last.bounding_box()
+        over = board["x"] + board["width"] - cell["x"] - cell["width"]
+        assert over <= 1, f"the board is {over:.0f} pixels too wide at {width}"
 
 
 def answered(hand: Hand, uci: str, board: chess.Board):
@@ -235,10 +244,8 @@ def answered(hand: Hand, uci: str, board: chess.Board):
 
 RUN = """from chess_grpo.config import TrainConfig
 from chess_grpo.train import train
-config = TrainConfig(run_name="seen", preflight="off", max_steps=STEPS, batch_size=16, num_generations=4,
-    width=32, layers=1, heads=2, search_depth=1, match_openings=0, eval_steps=20, learning_rate=3e-3,
-    entropy_floor=3.0)
-result = train(config, watch=True)
+result = train(TrainConfig(run_name="seen", preflight="off", max_steps=STEPS, batch_size=16, num_generations=4, width=32,
+    layers=1, heads=2, search_depth=1, match_openings=0, eval_steps=20, learning_rate=3e-3, entropy_floor=3.0), watch=True)
 print("ENDED", result.steps, result.complete)"""
 
 
@@ -247,11 +254,11 @@ def watching(browser, folder: Path, pictures: Path):
     with lab(browser, [RUN.replace("STEPS", "100000")], folder) as page:
         page.locator("text=/step [0-9]+ of 100000/").wait_for(timeout=60_000)
         time.sleep(12)
-        assert page.locator(".jp-OutputArea polyline").count() >= 6
+        assert page.locator(".jp-OutputArea polyline").count() >= 5
         page.screenshot(path=pictures/"lab_watch.png")
         page.get_by_role("button", name="Stop", exact=True).click()
         page.locator("text=/ENDED [0-9]+ False/").wait_for(timeout=30_000)
-        said = page.locator("text=/Watching took/").inner_text()
+        said = "drawing takes" + page.locator("text=/drawing takes/").first.inner_text().split("drawing takes")[1][:5]
     steps = json.loads((folder/"runs/seen/summary.json").read_text())["steps"]
     print(f"JupyterLab: the button ended a run after {steps} steps. {said}")
     with lab(browser, [RUN.replace("STEPS", "150").replace("seen", "alone")], folder) as page:
@@ -268,7 +275,7 @@ def on_the_page(browser, folder: Path, pictures: Path):
     "The local page: light, dark, a phone; a promotion and a mate from a position of its own."
     fen = "7k/P4ppp/8/8/8/8/8/K7 w - - 0 1"
     words = [Path(sys.executable).parent/"chess-grpo", "play", "pretrained", "--browser", "no", "--fen", fen]
-    for look, width in (("light", 900), ("dark", 900), ("dark", 390)):
+    for look, width in (("light", 800), ("dark", 800), ("dark", 390)):
         with running(words, folder) as p:
             url = p.stdout.readline().split()[0]
             page = browser.new_page(viewport={"width": width, "height": 850}, color_scheme=look)
