@@ -69,9 +69,9 @@ class Padded(Trainer):
 class Permuted:
     "Before a Trainer among the bases: rewards are dealt out anew within each group, and say nothing about the moves."
     def batch(self, rollout, loss_mask, *args, **other):
-        deal = torch.rand(rollout.rewards.shape[:2],
-                          generator=self.starts.generator).argsort(1).to(rollout.rewards.device)
-        dealt = rollout.rewards.gather(1, deal[..., None].expand_as(rollout.rewards))
+        x = rollout.rewards
+        deal = torch.rand(x.shape[:2], generator=self.starts.generator).argsort(1).to(x.device)
+        dealt = x.gather(1, deal[..., None].expand_as(x))
         return super().batch(replace(rollout, rewards=dealt), loss_mask, *args, **other)
 
 class Remembering(EnginePool):
@@ -129,8 +129,8 @@ def make_start(
     how = dict(positions=at_scale(64, 4096, 4096), depth=at_scale(1, 4, 4), random_moves=0.3, exclude=kept_out())
     with EnginePool() as engine: write_shards(folder/"shards", at_scale(2, 6, 25), engine, progress=progress, **how)
     config = PretrainConfig(run_name="start", shards=str(folder/"shards"), target="best", smoothing=0.1,
-                            max_steps=steps,
-                            **last.network.to_dict() | dict(valid=at_scale(32, 2000, 2000), eval_steps=300) | other)
+                            max_steps=steps, **last.network.to_dict()
+                            | dict(valid=at_scale(32, 2000, 2000), eval_steps=300) | other)
     began = start if (start/"state.safetensors").is_file() else None    # cut short
     if not began: shutil.rmtree(start, ignore_errors=True)
     pretrain(config, folder, progress, began)
