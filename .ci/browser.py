@@ -244,8 +244,9 @@ def answered(hand: Hand, uci: str, board: chess.Board):
 
 RUN = """from chess_grpo.config import TrainConfig
 from chess_grpo.train import train
-result = train(TrainConfig(run_name="seen", preflight="off", max_steps=STEPS, batch_size=16, num_generations=4, width=32,
-    layers=1, heads=2, search_depth=1, match_openings=0, eval_steps=20, learning_rate=3e-3, entropy_floor=3.0), watch=True)
+result = train(TrainConfig(
+    run_name="seen", preflight="off", max_steps=STEPS, batch_size=16, num_generations=4, width=32, layers=1, heads=2,
+    search_depth=1, match_openings=0, eval_steps=20, learning_rate=3e-3, entropy_floor=3.0), watch=True)
 print("ENDED", result.steps, result.complete)"""
 
 

@@ -84,7 +84,8 @@ class PolicyConfig(Config):
     def __post_init__(self):
         super().__post_init__()
         if self.width % self.heads:
-            raise UserError(f"width is {self.width} and heads is {self.heads}: the heads share the width, so it must be a"
+            raise UserError(f"width is {self.width} and heads is {self.heads}: the heads share the width, so it "
+                            f"must be a"
                             " multiple of them.")
 
 # %% ../nbs/core/13_model.ipynb #9d8cf4be
@@ -299,8 +300,10 @@ def read_card(path: str | Path) -> dict: # as of `load_policy`
 # %% ../nbs/core/13_model.ipynb #c329ee9e
 def policy_path(name: str | Path) -> Path: # of a file, a folder of a run, or one of SHIPPED
     "Where a policy is."
-    if str(name) in SHIPPED and not Path(name).exists(): return data_path(f"{name}.safetensors")
-    if not Path(name).is_dir(): return Path(name)
+    try: there, folder = Path(name).exists(), Path(name).is_dir()
+    except (OSError, ValueError) as e: raise UserError(f"{str(name)[:60]!r} cannot be a path: {e}.") from None
+    if str(name) in SHIPPED and not there: return data_path(f"{name}.safetensors")
+    if not folder: return Path(name)
     for file in ("policy.safetensors", "model.safetensors"):    # of a run; of `HubPolicy`
         if (Path(name)/file).is_file(): return Path(name)/file
     raise UserError(f"{name} is a folder without a policy.safetensors; name the file, or one of"

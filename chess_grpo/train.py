@@ -853,7 +853,8 @@ def warnings(self: _Run, trainer: Trainer, now: Quality, row: dict) -> dict:
     if trainer.global_step <= 2 * self.config.eval_steps:
         before = move_quality(trainer.reference.eval(), trainer.dev_set)
         low, high = bootstrap(now.losses - before.losses)
-        worse = (f"the loss on the development positions has risen by {low:.3f} to {high:.3f} (95%) since the start: this run"
+        worse = (f"the loss on the development positions has risen by {low:.3f} to {high:.3f} (95%) since the "
+                 f"start: this run"
                  " unlearns; stop it, and check the sign and the size of the advantages")
         if low > 0: found.append(worse)
     for text in found: self.print(f"step {trainer.global_step}: {text}")

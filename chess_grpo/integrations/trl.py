@@ -272,7 +272,7 @@ def chess_dataset(
 ): # datasets.Dataset with columns prompt, fen, drawing_moves; positions whose game is over are left out
     "Prompts for a move."
     try: from datasets import Dataset
-    except ImportError: raise UserError('Data sets need more packages: pip install "chess_grpo[text]".') from None
+    except ImportError: raise UserError('Data sets need the extra `text`.') from None
     ask = ask or (lambda b: move_prompt(b, style, legal_moves, answer))
     boards = [b for b in boards_of(positions, most) if any(b.legal_moves)]
     if not boards: raise UserError("There is no position with a legal move.")
