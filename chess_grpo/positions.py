@@ -362,12 +362,10 @@ def load(self: LiveGames, state: dict[str, Tensor]):
 @dataclass(frozen=True)
 class PositionConfig(Config):
     "Where rollouts begin."
-    self_play_fraction: float = key(0.33, "share of the positions from games that the policy is playing; the rest "
-                                    "is random"
-                                    " play and won endings", least=0, most=1)
-    random_opponent_fraction: float = key(0.7, "share of those games in which the other side moves at random; in "
-                                          "the rest"
-                                          " it is the policy", least=0, most=1)
+    self_play_fraction: float = key(0.33, "share of the positions from games that the policy is playing; the rest"
+                                    " is random play and won endings", least=0, most=1)
+    random_opponent_fraction: float = key(0.7, "share of those games in which the other side moves at random;"
+                                          " in the rest it is the policy", least=0, most=1)
     endgame_fraction: float = key(0.25, "share of the other positions that are won endings", least=0, most=1)
     max_abs_cp: int | None = key(None, "positions of random play are within this many at the search depth; none = any",
                                  unit="centipawns", above=0)
