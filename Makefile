@@ -36,8 +36,8 @@ test-environments: stockfish
 	@[ -x $(ENVIRONMENTS)/python ] || $(PYTHON) -m venv .venv-environments
 	$(call get_torch,$(ENVIRONMENTS)/python)
 	@$(ENVIRONMENTS)/python -m pip --disable-pip-version-check --quiet install -c constraints.txt -e '.[dev]' verifiers uv 'openenv-core[core]' lm_eval berserk
-	@for recipe in verifiers openenv lm_eval on_lichess; do \
-	  echo $$recipe; CHESS_GRPO_SCALE=smoke $(ENVIRONMENTS)/nbdev_test --path nbs/recipes/$$recipe.ipynb --flags "verifiers openenv lm_eval lichess" --n_workers 0 || exit 1; done
+	@for page in recipes/verifiers recipes/openenv recipes/lm_eval integrations/uci; do \
+	  echo $$page; CHESS_GRPO_SCALE=smoke $(ENVIRONMENTS)/nbdev_test --path nbs/$$page.ipynb --flags "verifiers openenv lm_eval lichess" --n_workers 0 || exit 1; done
 
 setup: stockfish .venv/installed
 
