@@ -300,6 +300,7 @@ def read_card(path: str | Path) -> dict: # as of `load_policy`
 # %% ../nbs/core/13_model.ipynb #c329ee9e
 def policy_path(name: str | Path) -> Path: # of a file, a folder of a run, or one of SHIPPED
     "Where a policy is."
+    if "\0" in str(name): raise UserError(f"{str(name)[:60]!r} cannot be a path.")
     try: there, folder = Path(name).exists(), Path(name).is_dir()
     except (OSError, ValueError) as e: raise UserError(f"{str(name)[:60]!r} cannot be a path: {e}.") from None
     if str(name) in SHIPPED and not there: return data_path(f"{name}.safetensors")
