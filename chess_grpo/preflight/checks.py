@@ -278,7 +278,7 @@ def bisect(
     if replay: found = replace(found, rest=look(toggles))
     if all_within(again(()), exact): return found
     cause = again.fewest(toggles, exact)
-    return replace(found, cause=cause)
+    return replace(found, cause=cause, shares=again.shares(cause) if cause else ())
 
 # %% ../../nbs/preflight/00_checks.ipynb #c6798b3d
 def check_budget(
