@@ -174,7 +174,7 @@ def play_match(
                 ends[i] = _end(why, turn)
             boards, live = boards[~over], live[~over]
             bar.update(len(over) + left * int(over.sum()))
-            bar.set_postfix_str(f"{n - len(live)} of {n} games over")
+            bar.set_postfix_str(f"{n - len(live)} of {n} games over", refresh=False)
     names = (a.name, b.name), (b.name, a.name)
     return [Game(openings[i // 2], *names[i % 2], tuple(line), *end)
             for i, (line, end) in enumerate(zip(lines, ends))]
