@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['MOVES', 'ACTIONS', 'N_TOKENS', 'Fen', 'read_fen', 'canonical', 'sort_out', 'positions', 'read_fens', 'action_of',
-           'Boards', 'random_actions', 'perft']
+           'Boards', 'random_actions']
 
 # %% ../nbs/core/10_board.ipynb #deff1330
 from dataclasses import dataclass, fields, replace
@@ -14,9 +14,8 @@ from typing import Callable, NamedTuple, Sequence
 import chess
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
-from .core import UserError, data_path, patch
+from .core import UserError, patch
 
 # %% ../nbs/core/10_board.ipynb #b5eb0175
 MOST = 9999    # plies or moves in a counter
@@ -811,86 +810,6 @@ def random_moves(self: Boards, generator: torch.Generator) -> Tensor: # [N] int6
     legal, actions = draw(self.legal().planes, self.turn, u, _tables(self.device).action)
     if not legal.all(): raise _no_move(int((legal == 0).nonzero()[0]))
     return actions
-
-# %% ../nbs/core/10_board.ipynb #98867f38
-def _theirs(twin: chess.Board, claims: bool) -> tuple:
-    "FEN, check, outcome, legal actions and claim by python-chess."
-    def code(end: chess.Outcome | None) -> int: return end.termination.value if end else 0
-    legal = sorted(ACTIONS[m.uci()] for m in twin.legal_moves)
-    claim = code(twin.outcome(claim_draw=True)) if claims else 0
-    return twin.fen(), twin.is_check(), code(twin.outcome()), legal, claim
-
-def _ours(boards: Boards, mask: Tensor, claims: bool) -> list[tuple]:
-    "The same of a batch."
-    check, outcome = boards.check.tolist(), boards.outcome().tolist()
-    legal = [row.nonzero()[:, 0].tolist() for row in mask]
-    claim = boards.outcome(claim_draw=True).tolist() if claims else [0] * len(boards)
-    return list(zip(boards.fens(), check, outcome, legal, claim))
-
-def fuzz(
-    games: int, # how many games, played in one batch
-    generator: torch.Generator, # chooses the moves
-    plies: int = 400, # stop a game here at the latest
-    device: str = "cpu", # where the tensors live
-    # from boards and mask to actions, such as an engine's; None = at random
-    choose: Callable[["Boards", Tensor], Tensor] | None = None,
-    claims: bool = False, # compare claimed draws too; python-chess takes long over them
-) -> int: # positions compared
-    "Play games beside python-chess; AssertionError at the first difference."
-    boards, compared = Boards.start(games, device=device, history=150), 0
-    twins = [chess.Board() for _ in range(games)]
-    for _ in range(plies):
-        mask = boards.legal_mask()
-        found = _ours(boards, mask, claims)
-        for ours, twin in zip(found, twins):
-            theirs = _theirs(twin, claims)
-            assert ours == theirs, f"they differ at {twin.fen()}: {ours} is not {theirs}"
-        compared += len(twins)
-        on = [i for i, (_, _, outcome, *_) in enumerate(found) if not outcome]
-        if not on: break
-        keep = torch.tensor(on, device=boards.turn.device)    # games that are over leave the batch
-        boards, twins, mask = boards[keep], [twins[i] for i in on], mask[keep]
-        actions = choose(boards, mask) if choose else random_actions(mask, generator)
-        boards = boards.push(actions)
-        for twin, a in zip(twins, actions.tolist()): twin.push_uci(MOVES[a])
-    return compared
-
-# %% ../nbs/core/10_board.ipynb #ff446c80
-def _count_games(boards: Boards, depth: int, batch: int) -> int:
-    if depth == 1:    # a promotion is four moves
-        planes = boards.legal().planes
-        return int(_count_bits(planes).sum()) + 3 * int(_count_bits(planes[64:]).sum())
-    rows, actions = boards.legal_moves()
-    parts = zip(rows.split(batch), actions.split(batch))
-    return sum(_count_games(boards[r].push(a), depth - 1, batch) for r, a in parts)
-
-def perft(fen: str, depth: int, batch: int = 1 << 14) -> int:
-    "How many games of `depth` plies there are; `batch` boards are expanded at a time."
-    return _count_games(Boards.from_fens([fen]), depth, batch) if depth else 1
-
-# %% ../nbs/core/10_board.ipynb #f6b0e57c
-def load_perft() -> list[tuple[str, dict[int, int]]]: # (FEN, {depth: nodes})
-    "The published counts of data/perft.txt: the six classic positions first."
-    out = []
-    for line in data_path("perft.txt").read_text().splitlines():
-        if line.startswith("#") or not line.strip(): continue
-        fen, *counts = (x.strip() for x in line.split(";"))
-        out.append((fen, {int(d): int(n) for d, n in (c[1:].split() for c in counts)}))
-    return out
-
-def check_perft(
-    most: int = 50_000_000, # nodes; larger counts are left out
-    progress: bool = False, # show a bar
-) -> tuple[int, int]: # positions, nodes
-    "Compare each position's largest published count within `most`; AssertionError if one differs."
-    positions = nodes = 0
-    for fen, counts in tqdm(load_perft(), desc="perft", disable=not progress):
-        depth = max((d for d, n in counts.items() if n <= most), default=0)
-        if not depth: continue
-        found, known = perft(fen, depth), counts[depth]
-        assert found == known, f"perft {depth} of {fen} is {found}, but {known} is published"
-        positions, nodes = positions + 1, nodes + found
-    return positions, nodes
 
 # %% ../nbs/core/10_board.ipynb #261eeb6d
 def _same_bits(fast: dict[Callable, Callable], n: int, device: str) -> bool:

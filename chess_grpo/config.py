@@ -10,6 +10,7 @@ import json
 import math
 import re
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Callable
 
@@ -119,22 +120,22 @@ class TrainConfig(Config):
     def __post_init__(self):
         super().__post_init__()
         folder_name(self.run_name)
-        self.network    # these check themselves
-        self.loss
-        RewardConfig.pick(self)
+        self.network, self.loss, self.rewards    # these check themselves
         if self.freeze_layers > self.layers:
             raise UserError(f"freeze_layers is {self.freeze_layers}; the network has {self.layers} layers.")
         if self.baseline == "value" and self.credit != "step":
             raise UserError("baseline is value: the value head expects the reward of one move, so credit must be step.")
         _check_target(self)
 
-    @property
+    @cached_property
     def network(self) -> PolicyConfig: return PolicyConfig.pick(self, value_head=self.baseline == "value")
-    @property
+    @cached_property
+    def rewards(self) -> RewardConfig: return RewardConfig.pick(self)
+    @cached_property
     def loss(self) -> LossConfig: return LossConfig.pick(self)
-    @property
+    @cached_property
     def advantages(self) -> AdvantageConfig: return AdvantageConfig.pick(self)
-    @property
+    @cached_property
     def dtype(self) -> torch.dtype:
         "Of the policy's arithmetic, once the device is resolved."
         return torch.bfloat16 if self.bf16 else torch.float32

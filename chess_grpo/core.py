@@ -45,7 +45,7 @@ def at_scale(smoke, cpu, gpu):
 
 # %% ../nbs/core/00_core.ipynb #1c3458cb
 def data_path(name: str) -> Path:
-    "Where a file of data/ is, such as heldout.jsonl, in a checkout or in an installed package."
+    "Where a file of data/ is, such as openings.tsv, in a checkout or in an installed package."
     here = Path(__file__).resolve().parent
     for root in (here/"data", here.parent/"data"):
         if (root/name).exists(): return root/name

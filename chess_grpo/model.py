@@ -253,19 +253,6 @@ class Policy(PolicyNetwork):
         inside = (m for part in (self.blocks, self.leave, self.reach) for m in part.modules())
         return [m.weight for m in inside if isinstance(m, nn.Linear)]
 
-# %% ../nbs/core/13_model.ipynb #90151273
-def compile_layers(
-    policy: PolicyNetwork, # changed in place; its weights and their names stay
-):
-    "Compile each layer with torch.compile; `UserError` where that does not work."
-    if not hasattr(policy, "blocks"):
-        raise UserError(f"A {type(policy).__name__} has no layers that can be compiled: set compile to no.")
-    for layer in policy.blocks: layer.compile()
-    try: policy.log_probs(Boards.start(2, device=policy.device))
-    except RuntimeError as e:
-        raise UserError(f"torch.compile does not work here ({str(e).strip().splitlines()[0]}): set compile to no, or"
-                        " install a C++ compiler, such as g++.") from None
-
 # %% ../nbs/core/13_model.ipynb #7d2007b5
 SHIPPED = ("pretrained",)    # policies that come with the package; data/README.md has their cards
 

@@ -36,7 +36,7 @@ from .schema import Config, key, same
 
 # %% ../nbs/pretraining.ipynb #9a000005
 #| eval: false
-from .labels import Labelled, Shards, kept_out, load_labelled, write_shards
+from .labels import Labelled, Shards, kept_out, load_development, write_shards
 
 # %% ../nbs/pretraining.ipynb #6c78e7ee
 def targets(
@@ -218,7 +218,7 @@ class _Pretraining:
         self.mark = data.mark + (" with a teacher" if teach else "")
         began = start_from(c.start, c.network) if c.start and not resume else new_policy(c.network, c.seed)
         self.policy = began.to(c.device)
-        self.dev, self.generator = load_labelled(), generator(c.seed)
+        self.dev, self.generator = load_development(), generator(c.seed)
         matrices = self.policy.matrices() if c.optimizer == "muon" else []
         self.optimizers = make_optimizers(list(self.policy.parameters()), matrices, c.learning_rate, c.weight_decay)
         self.order = torch.zeros(0, dtype=torch.int64)    # what is left of this epoch

@@ -39,7 +39,7 @@ from chess_grpo.evaluate import (
     Compared, MatchResult, PolicyPlayer, Quality, RandomPlayer, compare_frontiers, frontier, match_result, move_quality,
     play_match, quality_row
 )
-from .labels import kept_out, load_labelled
+from .labels import kept_out, load_development
 from .learner import Batch, Learner, load_training, make_optimizers, part_of, seeded, training_state
 from .log import Log, StopSignal, new_folder
 from .loss import LossConfig, masked_mean
@@ -50,7 +50,7 @@ from .positions import PositionConfig, Starts, load_openings, put_rows
 from chess_grpo.report import (
     CURVES, Change, Html, changes_html, curves_svg, element, page_html, replay_html, report_html
 )
-from .rewards import Reward, RewardConfig, expected
+from .rewards import Reward, expected
 from .rollout import Rollout, ScoringConfig, compute_log_probs, put_groups, reused_output, sample
 from .stats import bootstrap
 
@@ -402,7 +402,7 @@ class Trainer:
         self.starts = Starts(PositionConfig.pick(c), c.batch_size, c.seed, engine, kept_out(), c.search_depth,
                              self.world)
         self.move_generator = generator(c.seed + 7_368_787 * self.world.rank, c.device)
-        self.dev_set = load_labelled()
+        self.dev_set = load_development()
 
     def make_guards(self) -> list[Guard]: return make_guards(self.config)    # a subclass may add its own
 
@@ -479,7 +479,7 @@ def reward(self: Trainer,
     search_depth: int | None = None, # plies; None = as configured
 ) -> Reward: # from Scores [B,G,T], the mover's view
     "How moves from these positions are rewarded."
-    c = RewardConfig.pick(self.config)
+    c = self.config.rewards
     if not c.reward_change: return Reward(c)
     depth = search_depth or c.search_depth
     return Reward(c, lambda: self.engine.scores(boards.fens(), depth))    # asked after the games
