@@ -10,6 +10,7 @@
 import ast
 import importlib.metadata
 import json
+import multiprocessing
 import os
 import re
 import subprocess
@@ -248,18 +249,38 @@ def same_with_nbdev3() -> list[str]:
             if n != "_modidx.py" and ours.get(n) != theirs.get(n)]
 
 
+# a process that has loaded what every notebook needs, and is copied for each of them
+SERVER = multiprocessing.get_context("forkserver")
+
+
+def tested(notebook: Path, out: Path):
+    "What `nbdev_test` does, in a copy of the server; ends it, whatever threads a notebook has left."
+    os.chdir(ROOT)
+    with open(out, "w") as f:
+        for stream in (1, 2): os.dup2(f.fileno(), stream)
+    from nbdev.test import nbdev_test
+    try: nbdev_test(path=str(notebook), n_workers=0)
+    except SystemExit as e: failed = bool(e.code)
+    else: failed = False
+    for stream in (sys.stdout, sys.stderr): stream.flush()
+    os._exit(failed)
+
+
 def run(notebook: Path, all_of_them: int, done: list) -> bool:
     "One notebook, in a process of its own."
     start, problem = time.monotonic(), ""
     try: nbformat.validate(nbformat.read(notebook, 4))
     except nbformat.ValidationError as e: problem = str(e)
-    words = [BIN/"nbdev_test", "--path", notebook, "--n_workers", "0"]
-    p = subprocess.run(words, cwd=ROOT, env=SMOKE, capture_output=True, text=True)
-    ok = p.returncode == 0 and not problem
+    with tempfile.NamedTemporaryFile() as out:
+        p = SERVER.Process(target=tested, args=(notebook, out.name))
+        p.start()
+        p.join()
+        printed = Path(out.name).read_text(errors="replace")
+    ok = p.exitcode == 0 and not problem
     name, seconds = notebook.relative_to(ROOT), time.monotonic() - start
     done.append(name)
     print(f"{'ok    ' if ok else 'FAILED'} {seconds:5.0f} s  {len(done):3d} of {all_of_them}  {name}", flush=True)
-    if not ok: print(problem + p.stdout[-6000:] + p.stderr[-6000:], flush=True)
+    if not ok: print(problem + printed[-9000:], flush=True)
     return ok
 
 
@@ -272,6 +293,8 @@ def run_all(words: list[str], wrong: list[str]) -> int:
     "Notebooks two at a time, the longest first, so that both cores are busy to the end; what failed again at the end."
     chosen = sorted((p for p in notebooks() if any(w in str(p) for w in words or [""])), key=much_code, reverse=True)
     start, done = time.monotonic(), []
+    os.environ.update(SMOKE)
+    SERVER.set_forkserver_preload(["torch", "nbdev.test"])
     with ThreadPoolExecutor(1) as other, ThreadPoolExecutor(2) as pair:
         apart = None if words else other.submit(elsewhere)
         passed = list(pair.map(lambda p: run(p, len(chosen), done), chosen))
