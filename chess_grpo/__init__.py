@@ -14,8 +14,9 @@ _PLACES = {    # name -> the module that defines it
     "sample": "rollout", "LossConfig": "loss", "grpo_loss": "loss", "AdvantageConfig": "loss",
     "group_advantages": "loss",
     "TrainConfig": "config", "Trainer": "train", "move_quality": "evaluate", "play_match": "evaluate",
-    "generator": "core",
-    "UserError": "core",
+    "generator": "core", "UserError": "core", "Scores": "engine", "Rollout": "rollout", "reward": "rewards",
+    "PolicyNetwork": "model", "save_policy": "model", "play": "ui.sparring", "explore": "ui.sparring",
+    "PreflightCallback": "preflight.trl",
 }
 
 def __getattr__(name: str):

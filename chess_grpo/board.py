@@ -84,6 +84,7 @@ def positions(fens: Sequence[str]) -> list[Fen]:
 
 def read_fens(fens: Sequence[str]) -> list[chess.Board]:
     "The same, as boards of python-chess."
+    if isinstance(fens, str): raise UserError("A list of FENs is needed, not one: put it in [].")
     boards = []
     for i, fen in enumerate(fens):
         try: boards.append(read_fen(fen))

@@ -11,6 +11,7 @@ import importlib
 import os
 import sys
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Callable
 
@@ -67,7 +68,9 @@ def _parser() -> argparse.ArgumentParser:
     p = _Parser("chess-grpo", description="GRPO on chess, judged by Stockfish.")
     sub = p.add_subparsers(dest="command", required=True)
     for name, c in COMMANDS.items():
-        q = sub.add_parser(name, help=c.help, description=c.help, allow_abbrev=False)
+        positional = "".join(f" {names[0].upper()}" for names, _ in c.options if names[0][0] != "-")
+        q = sub.add_parser(name, help=c.help, description=c.help, allow_abbrev=False,
+                           usage=f"chess-grpo {name}{positional} [--OPTION VALUE ...]")
         q.add_argument("--import", dest="module", metavar="MODULE",
                        help="a Python module with rewards, networks or metrics of"
                        " your own, imported first")
@@ -76,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
         q.add_argument("--config", metavar="FILE", help="a JSON file of keys, such as runs/grpo/config.json")
         groups = {True: q.add_argument_group("the usual keys"), False: q.add_argument_group("all other keys")}
         for f in sorted(keys(c.config).values(), key=lambda f: USUAL.index(f.name) if f.name in USUAL else len(USUAL)):
-            groups[f.name in USUAL].add_argument(f"--{f.name}", default=argparse.SUPPRESS, metavar="",
+            groups[f.name in USUAL].add_argument(f"--{f.name}", default=argparse.SUPPRESS, metavar="X",
                                                  help=help_of(f).replace("%", "%%"))
     return p
 
@@ -94,8 +97,7 @@ def main(argv: list[str] | None = None) -> int: # the exit status
     sys.path.insert(0, "")    # of --import
     try:
         args, unknown = _parser().parse_known_args(argv)
-        if unknown: raise UserError(f"{unknown[0]!r} is one word too many; chess-grpo {args.command} --help lists "
-                                    f"what it takes.")
+        if unknown: raise UserError(_too_many(unknown[0], args.command))
         if args.module: _import(args.module)
         with interruptible(): return COMMANDS[args.command].run(args) or 0
     except (UserError, EngineError) as e:
@@ -108,9 +110,17 @@ def main(argv: list[str] | None = None) -> int: # the exit status
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
+def _too_many(word: str, name: str) -> str:
+    known = [f"--{k}" for k in keys(COMMANDS[name].config)] if COMMANDS[name].config else []
+    like = get_close_matches(word.partition("=")[0], known, 1)
+    guess = f": did you mean {like[0]}?" if like else ";"
+    return f"{word!r} is one word too many{guess} chess-grpo {name} --help lists what it takes."
+
 def _import(module: str):
+    if not all(part.isidentifier() for part in module.split(".")) or module.endswith(".py"):
+        raise UserError(f"--import {module}: name a module, as Python's import does: my_rewards, not ./my_rewards.py.")
     try: importlib.import_module(module)
-    except ImportError as e: raise UserError(f"--import {module}: {e}.") from None
+    except (ImportError, SyntaxError) as e: raise UserError(f"--import {module}: {e}.") from None
 
 # %% ../nbs/core/50_cli.ipynb #8890f140
 _NOTE = option("--note", choices=("000", "001", "002", "004"),

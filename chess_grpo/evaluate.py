@@ -18,7 +18,7 @@ import chess.pgn
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from tqdm.auto import tqdm
+from .log import progress_bar
 
 from .board import ACTIONS, MOVES, Boards, random_actions
 from .core import UserError, generator
@@ -161,7 +161,7 @@ def play_match(
     lines = [list(o.moves) for o in openings for _ in range(2)]
     ends = [(0.5, "ply limit")] * n    # White's result, and why
     title = f"{a.name} - {b.name}"
-    with tqdm(total=n * most, unit=" plies", desc=title, disable=not progress) as bar:
+    with progress_bar(total=n * most, unit=" plies", desc=title, disable=not progress) as bar:
         for left in reversed(range(most)):    # plies after this one
             if not len(live): break
             if stop(): return []

@@ -84,11 +84,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Sequence
 
-from tqdm.auto import tqdm
-
 from chess_grpo.core import (
     UserError, data_path, generator, made_folder, parse_json, read_tensors, write_tensors
 )
+from .log import progress_bar
 from .rollout import start_scoring
 from .positions import first_of_each, load_book, put_rows, random_endings, random_starts
 
@@ -249,7 +248,7 @@ def write_shards(
     threads = ThreadPoolExecutor(at_once)
     files = threads.map(make, range(shards))
     try:
-        for _ in tqdm(files, f"shards in {folder}", shards, disable=not progress): pass
+        for _ in progress_bar(files, f"shards in {folder}", shards, disable=not progress): pass
     finally: threads.shutdown(wait=False, cancel_futures=True)    # those under way end with the engines
     return folder
 

@@ -128,18 +128,18 @@ def _check_rewards(rewards: Tensor, mask: Tensor, c: AdvantageConfig, values: Te
     if rewards.shape != mask.shape:
         raise UserError(f"rewards are {list(rewards.shape)} and their mask is {list(mask.shape)}; both must be "
                         f"[B,G,T].")
-    _check_finite("reward", rewards, mask, "one such reward makes its whole group meaningless")
+    _check_finite("reward", rewards, mask, "one such reward makes its whole group meaningless", UserError)
     if c.baseline == "value" and (values is None or c.credit == "trajectory"):
         why = "there are no values" if values is None else "of a trajectory no value is known, only of its steps"
         raise UserError(f"baseline is value, and {why}: take another baseline.")
 
-def _check_finite(name: str, x: Tensor | None, mask: Tensor, why: str):
-    "`NotFinite` names the first step that counts and is not a finite number."
+def _check_finite(name: str, x: Tensor | None, mask: Tensor, why: str, error: type[UserError] = NotFinite):
+    "The error names the first step that counts and is not a finite number."
     if x is None: return
     wrong = mask & ~x.isfinite()
     if not wrong.any(): return
     b, g, t = wrong.nonzero()[0].tolist()
-    raise NotFinite(f"The {name} of prompt {b}, sample {g}, step {t} is {x[b, g, t].item()}: {why}.")
+    raise error(f"The {name} of prompt {b}, sample {g}, step {t} is {x[b, g, t].item()}: {why}.")
 
 def _equal(
     returns: Tensor, # [B,G,T]

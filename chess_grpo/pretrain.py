@@ -25,7 +25,7 @@ from .config import resolve_device
 from .core import folder_name, NotFinite, UserError, generator, parse_json, patch, write_whole
 from .engine import EnginePool
 from .core import read_tensors, write_tensors
-from .log import Log, StopSignal, new_folder
+from .log import Log, StopSignal, new_folder, progress_bar
 from .evaluate import move_quality, quality_row
 from .loss import entropy
 from chess_grpo.model import (
@@ -356,7 +356,7 @@ def steps(self: _Pretraining, stop: StopSignal, progress: bool):
     "Until the schedule ends, or a stop is asked for."
     share, c = self.share if self.global_step else 0.0, self.config
     how = dict(total=1.0, disable=not progress, bar_format="{l_bar}{bar}| {elapsed} {postfix}")
-    with tqdm(desc=self.folder.name, **how) as bar:
+    with progress_bar(desc=self.folder.name, **how) as bar:
         bar.update(min(1, share))
         while share < 1 and not stop.asked:
             rate = self.rate(share)

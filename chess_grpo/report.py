@@ -118,6 +118,7 @@ def _panel(
     title: str,
     lines: Sequence[tuple[str, str, list[tuple[float, float]]]], # (name, colour, points)
     marks: Sequence[tuple[float, str]], # (x, colour)
+    ends_at_last: bool, # its last value is the latest: it is written below
 ) -> Html:
     "One pair of axes."
     xs, ys = ([p[i] for *_, points in lines for p in points] for i in (0, 1))
@@ -131,7 +132,7 @@ def _panel(
     drawn += [_line([(u(x), v(y)) for x, y in points], colour) for _, colour, points in lines]
     svg = element("svg", *_frame(title, x0, x1, y0, y1), *drawn, viewBox="0 0 300 170", role="img",
                   style="width:100%;font:10px system-ui,sans-serif;fill:currentColor")
-    names = (element("span", f"{name} {points[-1][1]:.3g} ", style=f"color:{colour}")
+    names = (element("span", f"{name} {points[-1][1]:.3g} " if ends_at_last else f"{name} ", style=f"color:{colour}")
              for name, colour, points in lines)
     caption = element("figcaption", *names)
     return element("figure", svg, caption, style="margin:0;flex:1 1 260px;max-width:520px")
@@ -144,7 +145,7 @@ CURVES = (    # what is drawn of a run: title, keys
     ("clip fraction", ["mean_clip_fraction"]),
     ("loss", ["train_total_loss"]),
     ("gradient by term", [f"grad/{t}" for t in ("surrogate", "entropy", "kl_ref", "kl_old", "value")]),
-    ("KL of one update", ["kl_last_update"]),
+    ("KL before the last of several updates", ["kl_last_update"]),
     ("groups without variance", ["train/zero_variance_groups"]),
 )
 
@@ -168,7 +169,7 @@ def curves_svg(
         found = [(name, colour, _points(rows, x, key))
                  for (name, rows, key), colour in zip(lines, cycle(_COLOURS))]
         if any(points for *_, points in found):
-            drawn.append(_panel(title, [line for line in found if line[2]], marks))
+            drawn.append(_panel(title, [line for line in found if line[2]], marks, x == "step"))
     return element("div", *drawn, style="display:flex;flex-wrap:wrap;gap:1em")
 
 # %% ../nbs/core/40_report.ipynb #be75de3e

@@ -60,7 +60,8 @@ def _check_key(f: Field, value):
     if not isinstance(value, (int, float) if kind is float else kind) or isinstance(value, bool) != (kind is bool):
         raise UserError(f"{f.name} must be of type {kind.__name__}, not {value!r}.")
     if _choices(f) and value not in _choices(f):
-        raise UserError(f"There is no {f.name} {value!r}; choose one of {', '.join(_choices(f))}.")
+        own = "; --import MODULE brings your own" if callable(f.metadata["choices"]) else ""
+        raise UserError(f"There is no {f.name} {value!r}; choose one of {', '.join(_choices(f))}{own}.")
     if kind in (int, float) and not _within(f, value):
         raise UserError(f"{f.name} is {value}; it must be {_bounds(f)}.")
 

@@ -656,16 +656,18 @@ def load(self: Trainer, path: Path):
         self.controls.load(guards)
     except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as e:
         raise _not_of_a_run(path, f"{type(e).__name__}: {e}") from None
-    self.global_step = self.last_saved_step = _number(header, "step", path, self.config.max_steps)
+    self.global_step = self.last_saved_step = done = _number(header, "step", path)
+    if done > self.config.max_steps:
+        raise UserError(f"{path} is of step {done}, and max_steps is {self.config.max_steps}: make it at least {done}.")
     self.evaluated = (0 if self.world.rank else _number(header, "evaluated", path)) - self.engine.evaluated
 
 def _not_of_a_run(path: Path, why: str) -> UserError:
     return UserError(f"{path} is not the checkpoint of a run ({why}); name the folder that chess-grpo train made.")
 
-def _number(header: dict[str, str], name: str, path: Path, most: int = 2**62) -> int:
+def _number(header: dict[str, str], name: str, path: Path) -> int:
     "A count of the header."
     text = header.get(name, "")
-    if text.isascii() and text.isdigit() and int(text) <= most: return int(text)
+    if text.isascii() and text.isdigit() and len(text) < 19: return int(text)
     raise _not_of_a_run(path, f"its {name} is {text!r}")
 
 def _differing(a: TrainConfig, b: TrainConfig) -> list[str]: return [k for k in a.differs(b) if k not in RESUMABLE]
@@ -770,16 +772,24 @@ class _Run:
 
     def resumed(self, folder: Path) -> Trainer:
         self.folder = folder
-        return resumed_trainer(self.config, self.engine, folder, self.kind)
+        trainer = resumed_trainer(self.config, self.engine, folder, self.kind)
+        self.keep_config()
+        return trainer
+
+    def keep_config(self):
+        "config.json, from which the run is resumed."
+        if self.world.rank: return
+        text = json.dumps(self.config.to_dict(), indent=1) + "\n"
+        write_whole(self.folder/"config.json", lambda p: p.write_text(text))
 
     def begun(self, root: Path) -> Trainer:
         "A new trainer, if the preflight lets it begin, and a new folder."
         trainer = self.kind(self.config, self.engine)
         if self.config.preflight != "off": self.check_first(trainer)
         self.folder = Path(self.world.all("" if self.world.rank else str(new_folder(self.config.run_name, root)))[0])
-        if not self.world.rank:
-            text = json.dumps(self.config.to_dict(), indent=1) + "\n"
-            write_whole(self.folder/"config.json", lambda p: p.write_text(text))
+        if self.folder.name != self.config.run_name:
+            self.print(f"{root/self.config.run_name} is there already: this run is kept in {self.folder}")
+        self.keep_config()
         trainer.save(self.folder)
         return trainer
 
@@ -797,7 +807,9 @@ def finish(self: _Run, trainer: Trainer) -> RunResult:
     "Steps, then policy with its card, report and match."
     with closing(Log(self.folder, self.config, trainer.global_step, not self.world.rank, self.print)) as log:
         again = f"chess-grpo train --resume {self.folder}"
-        try: self.steps(trainer, log)
+        try:
+            self.steps(trainer, log)
+            self.stop.in_time()
         except NotFinite as e:
             raise UserError(f"The run diverged at step {trainer.global_step}: {e} Start again with a lower "
                             f"learning_rate;"
@@ -903,8 +915,8 @@ def print_result(self: _Run, result: RunResult):
 # %% ../nbs/grpo_training.ipynb #9d948aa4
 def _compared(c: Compared) -> str:
     w = c.whole
-    if c.verdict == "below": return f"better by {-w.high:.4f} to {-w.low:.4f} of the expected score (95%)"
-    if c.verdict == "above": return f"worse by {w.low:.4f} to {w.high:.4f} of the expected score (95%)"
+    if c.verdict == "below": return f"better by {-w.high:.3f} to {-w.low:.3f} of the expected score (95%)"
+    if c.verdict == "above": return f"worse by {w.low:.3f} to {w.high:.3f} of the expected score (95%)"
     if c.verdict == "crossing": return f"better in one place and worse in another ({w.low:+.4f} to {w.high:+.4f})"
     return f"not distinguishable from those before (95%: {w.low:+.4f} to {w.high:+.4f})"
 
