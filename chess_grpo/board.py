@@ -130,7 +130,7 @@ def _bits(squares) -> int: return _int64(sum(1 << s for s in squares))
 # (files to the right, ranks upwards): N NE E NW S SW W SE
 STEPS = ((0, 1), (1, 1), (1, 0), (-1, 1), (0, -1), (-1, -1), (-1, 0), (1, -1))
 JUMPS = ((1, 2), (2, 1), (2, -1), (1, -2), (-1, -2), (-2, -1), (-2, 1), (-1, 2))    # the knight's
-RANK3, RANK7 = (_bits(range(8*r, 8*r + 8)) for r in (2, 6))
+RANK2, RANK7 = (_bits(range(8*r, 8*r + 8)) for r in (1, 6))
 
 # %% ../nbs/core/10_board.ipynb #683e3c99
 class _Tables(NamedTuple):
@@ -138,18 +138,29 @@ class _Tables(NamedTuple):
     left: Tensor         # [8,8,1]: bits to shift to the left
     right: Tensor        # [8,8,1]: bits to shift to the right
     reach: Tensor        # [8,8,1]: squares where the walk can arrive
+    back: Tensor         # [8,8,1]: squares where it can have started
     jleft: Tensor        # [8,1]: the same for the knight's jumps
     jright: Tensor       # [8,1]
     jreach: Tensor       # [8,1]
     jback: Tensor        # [8,1]: where a jump can have started
     diagonal: Tensor     # [8,1] bool: is the direction diagonal
+    ahead: Tensor        # [8,1]: all bits in the direction in which a pawn moves, none in the others
+    takes: Tensor        # [8,1]: the same for those in which it takes
+    castle: Tensor       # [3,2,1]: of O-O and O-O-O the rook, squares to be empty, not to be attacked
     unpack: Tensor       # [256] int64: a byte as eight bytes of 0 or 1
     byte: Tensor         # [2,1968]: each action's byte of the packed planes; Black, White to move
     bit: Tensor          # [1968,1] uint8: its bit in that byte
     action: Tensor       # [2*67*64]: each bit's action, Black's, White's; of promotions the first
+    moves: Tensor        # [1968,7]: of each action the bits of `_Move`
     start: Tensor        # [1968]: from-square of each action
     end: Tensor          # [1968]: to-square
     promotion: Tensor    # [1968]: piece type, 0 = none
+    zero: Tensor         # int64
+    kinds: Tensor        # [6]: piece types
+    salt: Tensor         # [11]: what sets the columns of a key apart
+    worth: Tensor        # [24] int16: what each layer of a token counts
+    order: Tensor        # [5,1]: 1 to 5
+    ends: Tensor         # [6]: 0, and why a game ends, what counts most last
     flip: Tensor         # [1968]: the action with the ranks mirrored
 
 def _plane_bit(uci: str) -> int:
@@ -169,12 +180,38 @@ def _reach(df: int, dr: int) -> int:
     "The squares that a step of `df` files to the right and `dr` ranks upwards can arrive at."
     return _bits(s for s in range(64) if 0 <= s % 8 - df < 8 and 0 <= s // 8 - dr < 8)
 
+class _Move(NamedTuple):
+    "One move a board [N], or of all actions, as bits."
+    leaves: Tensor       # the from-square
+    arrives: Tensor      # the to-square
+    below: Tensor        # the square below it, where a pawn is that White takes en passant
+    above: Tensor        # the same for Black
+    castles: Tensor      # if it is a king's move of two files: the rook's squares before and after it
+    passes: Tensor       # if it is a pawn's move of two ranks: the square between
+    promotion: Tensor    # piece type, 0 = none; no bits
+
+def _move_bits(m: chess.Move) -> tuple[int, ...]: # as of `_Move`
+    start, end, between = m.from_square, m.to_square, (m.from_square + m.to_square) // 2
+    castles, corner = start in (chess.E1, chess.E8) and abs(start - end) == 2, end + 1 if end > start else end - 2
+    squares = [start], [end], [end - 8] * (end > 7), [end + 8] * (end < 56), [corner, between] * castles
+    return (*map(_bits, squares), _bits([between] * (abs(start - end) == 16)), m.promotion or 0)
+
 def _plane_actions(bit: Tensor, flip: Tensor) -> Tensor:
     "`_Tables.action`."
     first = torch.tensor([i for i, uci in enumerate(MOVES) if uci[4:] in ("", "q")])
     action = torch.zeros(2, 67 * 64, dtype=torch.int64)
     action[0, bit[first]], action[1, bit[first]] = flip[first], first
     return action.flatten()
+
+N_TOKENS = 16 * 6 * 6 * 8
+_WORTH = (
+    1, 2, 3, 4, 5, 6, 6, 9, 10, 15,    # pieces, 6 more if the rival's, castling rooks, en passant
+    16, 32, 48, 64, 80, 96, 192, 288, 384, 480,    # the least attacker, the mover's and the rival's
+    576, 1152, 1728, 2304,    # aim
+)
+
+_ENDS = (chess.Termination.FIVEFOLD_REPETITION, chess.Termination.SEVENTYFIVE_MOVES, chess.Termination.STALEMATE,
+         chess.Termination.INSUFFICIENT_MATERIAL, chess.Termination.CHECKMATE)
 
 @lru_cache
 def _tables(device: str) -> _Tables:
@@ -188,46 +225,58 @@ def _tables(device: str) -> _Tables:
         left=shift.clamp(0, 63),
         right=(-shift).clamp(0, 63),
         reach=t([[_reach(df * k, dr * k) for df, dr in STEPS] for k in range(8)])[..., None],
+        back=t([[_reach(-df * k, -dr * k) for df, dr in STEPS] for k in range(8)])[..., None],
         jleft=jump.clamp(0, 63),
         jright=(-jump).clamp(0, 63),
         jreach=t([_reach(*j) for j in JUMPS])[:, None],
         jback=t([_reach(-a, -b) for a, b in JUMPS])[:, None],
         diagonal=t([df * dr != 0 for df, dr in STEPS])[:, None],
+        ahead=t([-1 if step == (0, 1) else 0 for step in STEPS])[:, None],
+        takes=t([-1 if step in ((1, 1), (-1, 1)) else 0 for step in STEPS])[:, None],
+        castle=t([[1 << 7, 1], [0x60, 0x0E], [0x70, 0x1C]])[..., None],
         unpack=t([_int64(sum((i >> k & 1) << 8 * k for k in range(8))) for i in range(256)]),
         byte=t(torch.stack([bit[flip], bit]) // 8),
         bit=t((1 << bit % 8).to(torch.uint8)[:, None]),
         action=t(_plane_actions(bit, flip)),
+        moves=t([_move_bits(m) for m in moves]),
         start=t([m.from_square for m in moves]),
         end=t([m.to_square for m in moves]),
         promotion=t([m.promotion or 0 for m in moves]),
+        zero=t(0),
+        kinds=t(range(1, 7)),
+        worth=t(_WORTH).short(),
+        order=t(range(1, 6))[:, None],
+        ends=t([0, *(why.value for why in _ENDS)]),
+        salt=t([_int64(0x9E3779B97F4A7C15 * k % 2**64) for k in range(1, 12)]),
         flip=t(flip),
     )
 
 # %% ../nbs/core/10_board.ipynb #78cdfd4f
-def _shift(x: Tensor, k: int, t: _Tables) -> Tensor: # [8,N], one row a direction
+def _shift(x: Tensor, k: int | slice, t: _Tables) -> Tensor: # [...,8,N], one row a direction
     return (x << t.left[k] >> t.right[k]) & t.reach[k]
 
-def _back(x: Tensor, k: int, t: _Tables) -> Tensor:
+def _back(x: Tensor, k: int | slice, t: _Tables) -> Tensor:
     "Undo `_shift`: from squares arrived at to squares started from."
-    return (x << t.right[k] >> t.left[k]) & t.reach[k].roll(4, 0)
+    return (x << t.right[k] >> t.left[k]) & t.back[k]
 
 def _jumps(x: Tensor, t: _Tables) -> Tensor: return (x << t.jleft >> t.jright) & t.jreach
 
-def _or(x: Tensor) -> Tensor: # [D,N] -> [N]
-    "Union over the directions."
-    out = x[0]
-    for row in x[1:]: out = out | row
-    return out
+def _or(x: Tensor) -> Tensor: # [...,D,N] -> [...,N]
+    "Union over the rows; halves may overlap."
+    while x.shape[-2] > 1:
+        half = (x.shape[-2] + 1) // 2
+        x = x[..., :half, :] | x[..., -half:, :]
+    return x[..., 0, :]
 
 def _slide(
-    pieces: Tensor, # [8,N] where rays start, one row a direction
-    empty: Tensor, # [N] or [8,N] squares a ray passes
+    pieces: Tensor, # [...,8,N] where rays start, one row a direction
+    empty: Tensor, # [N] or [...,1 or 8,N] squares a ray passes
     t: _Tables,
-) -> Tensor: # [8,N] squares seen, the first blocker among them
+) -> Tensor: # [...,8,N] squares seen, the first blocker among them
     "Kogge-Stone fill (chessprogramming.org/Kogge-Stone_Algorithm) in all eight directions."
     for k in (1, 2, 4):
         pieces = pieces | empty & _shift(pieces, k, t)
-        empty = empty & _shift(empty.expand_as(pieces), k, t)
+        if k < 4: empty = empty & _shift(empty, k, t)
     return _shift(pieces, 1, t)
 
 def _mirror_ranks(x: Tensor) -> Tensor:
@@ -248,6 +297,7 @@ class Legal(NamedTuple):
     # [4,N] int64, squares in line with the rival's king by rank or file, by diagonal, by knight's
     # jump; squares he can flee to
     aim: Tensor
+    seen: Tensor      # [10,N] int64: pawns to kings, both sides' pieces, rooks that may castle, ep
 
 class _View(NamedTuple):
     "A batch seen by the mover, who moves up: bit-boards [N] of both sides unless stated otherwise."
@@ -262,126 +312,117 @@ class _View(NamedTuple):
     empty: Tensor
     king: Tensor       # the mover's king
     rival: Tensor      # the rival's king
+    walkers: Tensor    # the mover's pawns
+    ep: Tensor         # the square behind a pawn that has just moved two
     sliders: Tensor    # [8,N] pieces that slide in each direction
 
-def _view(bits: Tensor, t: _Tables) -> _View: # [8,N] by kind, the mover's, the rival's
+def _view(bits: Tensor, ep: Tensor, t: _Tables) -> _View: # [8,N] by kind, the mover's, the rival's
     pawns, knights, bishops, rooks, queens, kings, own, opp = rows = bits.unbind(0)
-    sliders = torch.where(t.diagonal, bishops | queens, rooks | queens)
-    return _View(*rows, ~(own | opp), kings & own, kings & opp, sliders)
+    sliders = torch.where(t.diagonal, bishops, rooks) | queens
+    return _View(*rows, ~(own | opp), kings & own, kings & opp, pawns & own, ep, sliders)
 
-def _attacks(
-    v: _View,
-    side: Tensor, # [N] the pieces of one side
-    empty: Tensor, # [N] squares a ray passes
-    takes: tuple[int, int], # directions in which that side's pawns take
-    t: _Tables,
-) -> Tensor: # [5,N]
-    "Squares that one side's pawns, minor pieces, rooks, queens and king attack."
-    pawns, knights, bishops, rooks, queens, kings = (x & side for x in v[:6])
-    foot = _shift(pawns.expand(8, -1), 1, t)
-    far = _slide(torch.where(t.diagonal, bishops, rooks), empty, t)
-    return torch.stack([
-        foot[takes[0]] | foot[takes[1]],
-        _or(far[1::2]) | _or(_jumps(knights, t)),
-        _or(far[::2]),
-        _or(_slide(queens.expand(8, -1), empty, t)),
-        _or(_shift(kings.expand(8, -1), 1, t)),
-    ])
+class _Sight(NamedTuple):
+    "Where everything could go at once, before check and pins."
+    steps: Tensor       # [5,8,N] of the mover's pawns and the rival's, their kings, the ep square
+    jumps: Tensor       # [4,N] of the mover's knights and the rival's, their kings
+    captures: Tensor    # [2,N] from-squares of the en-passant captures to NE and NW
+    # [8,8,N]: of the mover's rooks and bishops and the rival's, their queens; from the rival's king;
+    # from the mover's, also after either of these captures
+    rays: Tensor
 
-def _aim(v: _View, attacks: Tensor, t: _Tables) -> Tensor: # [4,N], from [2,5,N]
-    "Where a rook, a bishop, a knight would look at the rival's king, and where he can flee to."
-    sight = _slide(v.rival.expand(8, -1), v.empty, t)
-    flight = attacks[1, 4] & ~v.opp & ~_or(attacks[0])
-    return torch.stack([_or(sight[::2]), _or(sight[1::2]), _or(_jumps(v.rival, t)), flight])
+def _sight(v: _View, t: _Tables) -> _Sight:
+    "A side's king is lifted off for the other side's rays: he does not hide in his own shadow."
+    steps = torch.stack([v.walkers, v.pawns & v.opp, v.king, v.rival, v.ep])
+    jumps = torch.stack([v.knights & v.own, v.knights & v.opp, v.king, v.rival])
+    steps, jumps = _shift(steps[:, None], 1, t), _or(_jumps(jumps[:, None], t))
+    captures = steps[4, 5::2] & v.walkers
+    after = (v.empty | captures | v.ep >> 8 & 0x00FFFFFFFFFFFFFF) & ~v.ep
+    far, queens, king = torch.where(t.diagonal, v.bishops, v.rooks), v.queens.expand(8, -1), v.king.expand(8, -1)
+    pieces = torch.stack([far & v.own, far & v.opp, queens & v.own, queens & v.opp, v.rival.expand(8, -1), *3 * [king]])
+    mine, theirs = v.empty | v.rival, v.empty | v.king
+    empty = torch.stack([mine, theirs, mine, theirs, v.empty, v.empty, *after])[:, None]
+    return _Sight(steps, jumps, captures, _slide(pieces, empty, t))
+
+def _attacks(v: _View, s: _Sight) -> tuple[Tensor, Tensor, Tensor]: # [2,5,N], [2,N], [4,N]
+    "`Legal.attacked`, all that each side attacks, `Legal.aim`."
+    straight, diagonal = _or(s.rays[:5, ::2]), _or(s.rays[:5, 1::2])
+    pawns = torch.stack([s.steps[0, 1] | s.steps[0, 3], s.steps[1, 5] | s.steps[1, 7]])
+    attacked = torch.stack([pawns, diagonal[:2] | s.jumps[:2], straight[:2], straight[2:4] | diagonal[2:4],
+                            _or(s.steps[2:4])], 1)
+    every = _or(attacked)
+    flight = attacked[1, 4] & ~(v.opp | every[0])
+    return attacked, every, torch.stack([straight[4], diagonal[4], s.jumps[3], flight])
 
 # %% ../nbs/core/10_board.ipynb #8b5cb604
 class _Masks(NamedTuple):
     "What check and pins leave open."
     checkers: Tensor    # [N] the rival's pieces that give check
-    leapers: Tensor     # [N] the knights and pawns among them
     target: Tensor      # [N] squares where a piece other than the king may arrive
     pinned: Tensor      # [8,N] pinned pieces, by their direction from the king
+    loose: Tensor       # [N] squares without one
     free: Tensor        # [8,N] squares from which a piece may move in this direction
+    captures: Tensor    # [2,N] from-squares of the legal en-passant captures to NE and NW
 
 def _line(x: Tensor) -> Tensor: return x | x.roll(4, 0)    # each direction with its opposite
 
-def _masks(v: _View, around: Tensor, t: _Tables) -> _Masks:
-    "What the mover's king sees; `around` [8,N] are the squares beside him."
-    theirs = v.sliders & v.opp
-    ray = _slide(v.king.expand(8, -1), v.empty, t)
-    hits = ray & theirs
-    leapers = _or(_jumps(v.king, t)) & v.knights & v.opp | (around[1] | around[3]) & v.pawns & v.opp
-    checkers = _or(hits) | leapers
-    evade = _or(torch.where(hits != 0, ray, 0)) | leapers
+def _en_passant(s: _Sight, lines: Tensor, leapers: Tensor, ep: Tensor) -> Tensor: # [2,N]
+    "The captures after which no line [2,N] and no leaper gives check."
+    return torch.where((lines == 0) & (leapers & ~(ep >> 8) == 0), s.captures, 0)
+
+def _masks(v: _View, s: _Sight, t: _Tables) -> _Masks:
+    "What the mover's king sees."
+    ray, hits = s.rays[5], s.rays[5:] & (v.sliders & v.opp)
+    lines = _or(hits)
+    leapers = (s.jumps[2] & v.knights | (s.steps[2, 1] | s.steps[2, 3]) & v.pawns) & v.opp
+    checkers = lines[0] | leapers
+    evade = _or(torch.where(hits[0] != 0, ray, 0)) | leapers
     target = torch.where(checkers == 0, -1, torch.where(checkers & (checkers - 1) == 0, evade, 0))
-    blockers = ray & v.own
-    pinned = torch.where(_slide(blockers, v.empty, t) & theirs != 0, blockers, 0)
-    return _Masks(checkers, leapers, target, pinned, ~_or(pinned) | _line(pinned))
+    pinned = ray & v.own & (s.rays[1] | s.rays[3]).roll(4, 0)
+    loose = ~_or(pinned)
+    captures = _en_passant(s, lines[1:], leapers, v.ep)
+    return _Masks(checkers, target, pinned, loose, loose | _line(pinned), captures)
 
 # %% ../nbs/core/10_board.ipynb #26cfc409
-def _slides(v: _View, m: _Masks, t: _Tables) -> list[Tensor]: # 7 of [8,N], by length
-    "From-squares of the moves of bishops, rooks and queens."
-    planes, movers = [], v.sliders & v.own
-    for k in range(1, 8):
-        to = _shift(movers, 1, t) & ~v.own
-        planes.append(_back(to & m.target, k, t) & m.free)
-        movers = to & ~v.opp
-    return planes
+def _slides(v: _View, m: _Masks, land: Tensor, t: _Tables) -> Tensor: # [7,8,N], by length
+    "From-squares of the moves of bishops, rooks and queens; `land` [N] is where pieces may arrive."
+    passes, lands = _back(torch.stack([v.empty, land])[:, None, None], slice(1, 8), t)
+    going = [v.sliders & v.own]
+    for k in range(6): going.append(going[-1] & passes[k])
+    return torch.stack(going) & lands & m.free
 
-def _knight_moves(v: _View, m: _Masks, t: _Tables) -> Tensor: # [8,N], by jump
-    jumps = _jumps(v.knights & v.own & ~_or(m.pinned), t) & ~v.own & m.target
-    return (jumps << t.jright >> t.jleft) & t.jback
+def _knight_moves(v: _View, m: _Masks, land: Tensor, t: _Tables) -> Tensor: # [8,N], by jump
+    return (land << t.jright >> t.jleft) & t.jback & (v.knights & v.own & m.loose)
 
-def _king_moves(v: _View, around: Tensor, attacked: Tensor, t: _Tables) -> Tensor: # [8,N]
-    return _back(around & ~v.own & ~attacked, 1, t)
+def _castle(v: _View, rooks: Tensor, attacked: Tensor, t: _Tables) -> Tensor: # [2,N]
+    "The king's square where he may castle, and 0 elsewhere: O-O, O-O-O."
+    rook, clear, safe = t.castle
+    can = (rooks & v.own & rook != 0) & ((~v.empty & clear | attacked & safe) == 0)
+    return torch.where(can, v.king, 0)
 
-def _castle(v: _View, rooks: Tensor, attacked: Tensor) -> list[tuple[int, Tensor]]:
-    "The king's square where he may castle, and 0 elsewhere: O-O in direction 2, O-O-O in 6."
-    out = []
-    for d, rook, clear, safe in ((2, 1 << 7, 0x60, 0x70), (6, 1, 0x0E, 0x1C)):
-        can = (rooks & v.own & rook != 0) & (~v.empty & clear == 0) & (attacked & safe == 0)
-        out.append((d, torch.where(can, v.king, 0)))
-    return out
+def _single_steps(v: _View, m: _Masks, attacked: Tensor, t: _Tables) -> tuple[Tensor, Tensor]:
+    "From-squares by direction, both [8,N]: of the king's steps, of the pawns', promotions too."
+    pawns = (v.empty & t.ahead | v.opp & t.takes) & m.target
+    king, one = _back(torch.stack([(~(v.own | attacked)).expand(8, -1), pawns]), 1, t)
+    one = one & v.walkers & m.free
+    one[1:4:2] |= m.captures
+    return king & v.king, one
 
-def _en_passant(v: _View, leapers: Tensor, ep: Tensor, d: int, t: _Tables) -> Tensor: # [N]
-    "From-squares of the legal en-passant captures in direction `d`."
-    start = _back(ep.expand(8, -1), 1, t)[d] & v.pawns & v.own
-    taken = ep >> 8 & 0x00FFFFFFFFFFFFFF
-    ray = _slide(v.king.expand(8, -1), (v.empty | start | taken) & ~ep, t)
-    safe = (_or(ray & v.sliders & v.opp) == 0) & (leapers & ~taken == 0)
-    return torch.where(safe, start, 0)
-
-def _pawn_moves(v: _View, m: _Masks, ep: Tensor, t: _Tables) -> tuple[Tensor, Tensor]:
-    """From-squares of the pawns' moves: [8,N] one step by direction, promotions too; [N] two steps.
-    `ep` [2,N] are those of the en-passant captures to NE and NW."""
-    ahead = _shift((v.pawns & v.own).expand(8, -1), 1, t)
-    step = ahead[0] & v.empty
-    double = (step & RANK3) << 8 & v.empty
-    east, west = ahead[1] & v.opp & m.target, ahead[3] & v.opp & m.target
-    none = torch.zeros_like(step)
-    to = torch.stack([step & m.target, east, none, west, none, none, none, none])
-    one = _back(to, 1, t) & m.free
-    one[1], one[3] = one[1] | ep[0], one[3] | ep[1]
-    return one, (double & m.target) >> 16 & m.free[0]
-
-def _legal(bits: Tensor, castling: Tensor, ep: Tensor, t: _Tables) -> Legal:
-    "From bit-boards [8,N] as `_view` reads them, rooks that may castle [N], the ep square [N]."
-    v = _view(bits, t)
-    mine = _attacks(v, v.own, v.empty | v.rival, (1, 3), t)
-    theirs = _attacks(v, v.opp, v.empty | v.king, (5, 7), t)
-    attacks, attacked = torch.stack([mine, theirs]), _or(theirs)
-    around = _shift(v.king.expand(8, -1), 1, t)
-    m = _masks(v, around, t)
-    captures = torch.stack([_en_passant(v, m.leapers, ep, d, t) for d in (1, 3)])
-    one, two = _pawn_moves(v, m, captures, t)
-
-    planes = _slides(v, m, t)
-    planes[0] = planes[0] | _king_moves(v, around, attacked, t) | one & ~RANK7
-    planes[1][0] |= two
-    for d, king in _castle(v, castling, attacked): planes[1][d] |= king
-    planes += [_knight_moves(v, m, t), one[[3, 0, 1]] & RANK7]
-    check, ep = m.checkers != 0, _or(captures) != 0
-    return Legal(torch.cat(planes), check, ep, attacks, _aim(v, attacks, t))
+def _legal(seen: Tensor, t: _Tables) -> Legal: # as of `Legal`
+    "What the mover may do."
+    v = _view(seen[:8], seen[9], t)
+    s = _sight(v, t)
+    attacked, (_, theirs), aim = _attacks(v, s)
+    m = _masks(v, s, t)
+    king, one = _single_steps(v, m, theirs, t)
+    two = v.walkers & RANK2 & (v.empty >> 8) & ((v.empty & m.target) >> 16) & m.free[0]
+    land = ~v.own & m.target
+    planes = _slides(v, m, land, t)
+    planes[0] |= king | one & ~RANK7
+    planes[1, 0] |= two
+    planes[1, 2::4] |= _castle(v, seen[8], theirs, t)
+    promoting = torch.stack([one[3], one[0], one[1]]) & RANK7
+    planes = torch.cat([planes.flatten(0, 1), _knight_moves(v, m, land, t), promoting])
+    return Legal(planes, m.checkers != 0, _or(m.captures) != 0, attacked, aim, seen)
 
 # %% ../nbs/core/10_board.ipynb #8d2797f9
 @dataclass(eq=False)
@@ -465,10 +506,10 @@ def device(self: Boards) -> str: return str(self.turn.device)
 
 def _rules(bits: Tensor, turn: Tensor, castling: Tensor, ep: Tensor, t: _Tables) -> Legal:
     "`_legal` for either side: with Black to move the ranks are mirrored."
-    both = torch.cat([bits.T, castling[None], ep[None]])
+    both = torch.cat([bits, castling[:, None], ep[:, None]], 1).T
     both = torch.where(turn, both, _mirror_ranks(both))
-    own, opp = torch.where(turn, both[6], both[7]), torch.where(turn, both[7], both[6])
-    return _legal(torch.cat([both[:6], own[None], opp[None]]), both[8], both[9], t)
+    sides = torch.where(turn, both[6:8], both[6:8].flip(0))
+    return _legal(torch.cat([both[:6], sides, both[8:]]), t)
 
 _compiled: dict[Callable, Callable] = {}    # filled by `compile_rules`
 
@@ -579,7 +620,7 @@ def possible(self: Boards) -> Tensor: # [N] bool
         one_king = _count_bits(kings & side) == 1
         return one_king & (_count_bits(side) <= 16) & (_count_bits(pawns & side) <= 8)
     disjoint = sum(map(_count_bits, kinds)) == _count_bits(pieces)
-    sound = (white & black == 0) & (_or(kinds) == pieces) & disjoint & few(white) & few(black)
+    sound = (white & black == 0) & (_or(torch.stack(kinds)) == pieces) & disjoint & few(white) & few(black)
     reached = _or(self.legal().attacked[0])
     reached = torch.where(self.turn, reached, _mirror_ranks(reached))
     taken = reached & kings & torch.where(self.turn, black, white)
@@ -610,64 +651,27 @@ def fens(self: Boards) -> list[str]:
     return [Fen(text) if ok else text for text, ok in zip(texts, self.possible().tolist())]
 
 # %% ../nbs/core/10_board.ipynb #5e590494
-class _Move(NamedTuple):
-    "One move a board, as bits."
-    leaves: Tensor       # [N] the from-square
-    arrives: Tensor      # [N] the to-square
-    between: Tensor      # [N] the square half-way
-    length: Tensor       # [N] |to - from|: 2 of a king castles, 16 of a pawn is two steps
-    moved: Tensor        # [N,6] bool, which kind of piece moves
-    taken: Tensor        # [N] the piece that it takes, 0 = none
-    rook_from: Tensor    # [N] the rook of a castling move, 0 = none
-    rook_to: Tensor      # [N] where it goes
-
-def _read_moves(self: Boards, start: Tensor, end: Tensor, opp: Tensor) -> _Move:
-    "From the squares 0..63 of the moves and the rival's pieces, all [N]."
-    one, length = torch.ones_like(start), (start - end).abs()
-    leaves, arrives, between = one << start, one << end, one << (start + end) // 2
-    moved = self.bits[:, :6] & leaves[:, None] != 0
-    by_ep = moved[:, 0] & (arrives == self.ep)
-    behind = one << (end + torch.where(self.turn, -8, 8)) % 64
-    taken = torch.where(by_ep, behind, arrives) & opp
-    castles = moved[:, 5] & (length == 2)
-    rook_from = torch.where(castles, one << torch.where(end > start, end + 1, end - 2) % 64, 0)
-    rook_to = torch.where(castles, between, 0)
-    return _Move(leaves, arrives, between, length, moved, taken, rook_from, rook_to)
-
-def _types_after(types: Tensor, m: _Move, promotion: Tensor) -> Tensor: # [N,6] -> [N,6]
-    "A promoted pawn arrives as another kind; `promotion` [N] is a piece type, 0 = none."
-    kinds = torch.arange(1, 7, device=types.device)
-    kind = torch.where((promotion > 0)[:, None], kinds == promotion[:, None], m.moved)
-    stay = types & ~(m.leaves | m.taken)[:, None]
-    types = stay | torch.where(kind, m.arrives[:, None], 0)
-    rooks = types[:, 3] & ~m.rook_from | m.rook_to
-    return torch.cat([types[:, :3], rooks[:, None], types[:, 4:]], 1)
-
 @patch
 def push(self: Boards, actions: Tensor) -> Boards: # [N] int64, legal
     "The boards after one action each."
-    t, turn = _tables(self.device), self.turn
-    own = torch.where(turn, *self.bits[:, 6:].unbind(1))
-    opp = torch.where(turn, *self.bits[:, 6:].flip(1).unbind(1))
-    m = _read_moves(self, t.start[actions], t.end[actions], opp)
-    types = _types_after(self.bits[:, :6], m, t.promotion[actions])
-    own, opp = own & ~(m.leaves | m.rook_from) | m.arrives | m.rook_to, opp & ~m.taken
-    sides = torch.stack([torch.where(turn, own, opp), torch.where(turn, opp, own)], 1)
-
-    is_pawn, is_king = m.moved[:, 0], m.moved[:, 5]
-    home = torch.where(turn, 0xFF, _bits(range(56, 64)))
-    castling = self.castling & ~(m.leaves | m.arrives) & ~torch.where(is_king, home, 0)
-    quiet = ~is_pawn & (m.taken == 0)
-    after = Boards(
-        bits=torch.cat([types, sides], 1),
-        turn=~turn,
-        castling=castling,
-        ep=torch.where(is_pawn & (m.length == 16), m.between, 0),
-        halfmove=torch.where(quiet, self.halfmove + 1, 0).int(),
-        fullmove=self.fullmove + (~turn).int(),
-        keys=self.keys,
-    )
-    return _remember(after, quiet & (castling == self.castling)) if self.keys.shape[1] else after
+    t, white = _tables(self.device), self.turn
+    m = _Move(*t.moves[actions].unbind(1))
+    own, opp = torch.where(white, self.bits[:, 6:].T, self.bits[:, 6:].T.flip(0))
+    moved = self.bits[:, :6] & m.leaves[:, None] != 0    # [N,6], which kind of piece
+    pawn, king, gone = moved[:, 0], moved[:, 5], ~m.leaves
+    by_ep = pawn & (m.arrives == self.ep)
+    taken = torch.where(by_ep, torch.where(white, m.below, m.above), m.arrives) & opp
+    castles = torch.where(king, m.castles, t.zero)
+    kind = torch.where((m.promotion > 0)[:, None], t.kinds == m.promotion[:, None], moved)
+    types = self.bits[:, :6] & (gone & ~taken)[:, None] | torch.where(kind, m.arrives[:, None], t.zero)
+    types[:, 3] ^= castles
+    after, rest = (own & gone | m.arrives) ^ castles, opp & ~taken
+    sides = torch.where(white, torch.stack([after, rest]), torch.stack([rest, after])).T
+    castling = self.castling & gone & ~m.arrives & ~torch.where(king, own, t.zero)
+    quiet = ~pawn & (taken == 0)
+    boards = Boards(torch.cat([types, sides], 1), ~white, castling, torch.where(pawn, m.passes, t.zero),
+                    (self.halfmove + 1) * quiet, self.fullmove + ~white, self.keys)
+    return _remember(boards, quiet & (castling == self.castling)) if self.keys.shape[1] else boards
 
 # %% ../nbs/core/10_board.ipynb #5844da9f
 def _mix(x: Tensor) -> Tensor:
@@ -679,16 +683,14 @@ def _mix(x: Tensor) -> Tensor:
 @patch
 def key(self: Boards) -> Tensor: # [N] int64, never 0 but by a chance of 2^-64
     "A key that equal positions share, in the sense of the repetition rules."
-    ep = torch.where(self.legal().ep, self.ep, 0)
-    rest = self.turn.long()[:, None], self.castling[:, None], ep[:, None]
-    key = torch.zeros_like(self.castling)
-    for column in torch.cat([self.bits, *rest], 1).unbind(1):
-        key = _mix(key + 0x1E3779B97F4A7C15 + column)
-    return key
+    t = _tables(self.device)
+    ep = torch.where(self.legal().ep, self.ep, t.zero)
+    columns = torch.cat([self.bits, torch.stack([self.turn.long(), self.castling, ep], 1)], 1)
+    return _mix(_mix(columns + t.salt).sum(1))
 
 def _remember(after: Boards, reversible: Tensor) -> Boards:
     "Put the new position's key in front; forget all earlier ones after an irreversible move."
-    keys = torch.where(reversible[:, None], after.keys[:, :-1], 0)
+    keys = after.keys[:, :-1] * reversible[:, None]
     after.keys = torch.cat([after.key()[:, None], keys], 1)
     return after
 
@@ -705,9 +707,9 @@ def with_history(self: Boards, n: int) -> Boards:
     return replace(self, keys=keys)
 
 # %% ../nbs/core/10_board.ipynb #11d15ab1
-def _never_mates(own: Tensor, opp: Tensor, kinds: Sequence[Tensor], one_colour: Tensor) -> Tensor:
+def _never_mates(own: Tensor, opp: Tensor, kinds: Tensor, one_colour: Tensor) -> Tensor: # [2,N], [6,N], [N] -> [2,N]
     "True = this side can never give mate."
-    pawns, knights, bishops, rooks, queens, kings = kinds
+    pawns, knights, bishops, rooks, queens, kings = kinds.unbind(0)
     several = own & (own - 1) & (own & (own - 1)) - 1 != 0    # more than two pieces
     lone_knight = ~several & (opp & ~kings & ~queens == 0)
     by_bishops = one_colour & (pawns == 0) & (knights == 0)
@@ -716,11 +718,10 @@ def _never_mates(own: Tensor, opp: Tensor, kinds: Sequence[Tensor], one_colour: 
 
 def _insufficient(self: Boards) -> Tensor: # [N] bool
     "True = neither side can mate, by the rules of `chess.Board.is_insufficient_material`."
-    *kinds, white, black = self.bits.T
+    kinds, sides = self.bits[:, :6].T, self.bits[:, 6:].T
     dark = _bits(s for s in range(64) if (s // 8 + s % 8) % 2 == 0)
     one_colour = (kinds[2] & dark == 0) | (kinds[2] & ~dark == 0)
-    white_never = _never_mates(white, black, kinds, one_colour)
-    return white_never & _never_mates(black, white, kinds, one_colour)
+    return _never_mates(sides, sides.flip(0), kinds, one_colour).all(0)
 
 def _claims(self: Boards) -> Tensor: # [N] int64, FIFTY_MOVES, THREEFOLD_REPETITION or 0
     "Draws to claim, now or with the next move; meaningful where the game is not over otherwise."
@@ -743,15 +744,12 @@ def outcome(self: Boards,
     "How each game has ended, if it has."
     legal = self.legal()
     stuck = _or(legal.planes) == 0
-    out = _claims(self) if claim_draw else torch.zeros_like(self.castling)
-    for ended, why in (
-        (self.repetitions() >= 5, chess.Termination.FIVEFOLD_REPETITION),
-        (self.halfmove >= 150, chess.Termination.SEVENTYFIVE_MOVES),
-        (stuck, chess.Termination.STALEMATE),
-        (_insufficient(self), chess.Termination.INSUFFICIENT_MATERIAL),
-        (stuck & legal.check, chess.Termination.CHECKMATE),
-    ): out = torch.where(ended, why.value, out)
-    return out
+    ends = [self.halfmove >= 150, stuck, _insufficient(self), stuck & legal.check]
+    if self.keys.shape[1]: ends.insert(0, self.repetitions() >= 5)
+    t = _tables(self.device)
+    out = (torch.stack(ends) * t.order[-len(ends):]).amax(0)    # the last one counts
+    out = t.ends[out]
+    return torch.where(out == 0, _claims(self), out) if claim_draw else out
 
 # %% ../nbs/core/10_board.ipynb #d883d3d2
 def _no_move(row: int) -> UserError:
@@ -843,36 +841,19 @@ def compile_rules(
     return ""
 
 # %% ../nbs/core/10_board.ipynb #fc5bbe6b
-N_TOKENS = 16 * 6 * 6 * 8
-_WORTH = (
-    1, 2, 3, 4, 5, 6, 6, 9, 10, 15,    # pieces, 6 more if the rival's, castling rooks, en passant
-    16, 32, 48, 64, 80, 96, 192, 288, 384, 480,    # the least attacker, the mover's and the rival's
-    576, 1152, 1728, 2304,    # aim
-)
-
-def _piece_layers(self: Boards, ep: Tensor) -> list[Tensor]: # 10 of [N]
-    bits = torch.cat([self.bits.T, self.castling[None], ep[None]])
-    bits = torch.where(self.turn, bits, _mirror_ranks(bits))
-    own, opp = torch.where(self.turn, bits[6], bits[7]), torch.where(self.turn, bits[7], bits[6])
-    return [*bits[:6], opp & ~bits[8], bits[8] & own, bits[8] & opp, bits[9]]
-
-def _least_layers(attacked: Tensor) -> list[Tensor]: # [5,N] -> 5 of [N]
+def _least(attacked: Tensor) -> Tensor: # [2,5,N] -> [10,N]
     "Each square only for the least valuable of its attackers."
-    rows = attacked.unbind(0)
-    layers, seen = [], torch.zeros_like(rows[0])
-    for squares in rows:
-        layers.append(squares & ~seen)
-        seen = seen | squares
-    return layers
+    less = [attacked[:, 0]]
+    for k in range(1, 4): less.append(less[-1] | attacked[:, k])
+    return torch.cat([attacked[:, :1], attacked[:, 1:] & ~torch.stack(less, 1)], 1).flatten(0, 1)
 
 @patch
 def tokens(self: Boards, attacks: bool = True) -> Tensor: # [N,64] int16 in 0..4607
     "The positions as the mover sees them, one token a square; without `attacks`, `piece` alone."
-    legal = self.legal()
-    layers = _piece_layers(self, torch.where(legal.ep, self.ep, 0))
-    if attacks:
-        for side in legal.attacked: layers += _least_layers(side)
-        layers += legal.aim
-    on = _unpacked(torch.stack(layers), _tables(self.device)).view(len(self), len(layers), 64)
-    worth = torch.tensor(_WORTH[:len(layers)], device=on.device, dtype=torch.int16)
-    return (on * worth[:, None]).sum(1, dtype=torch.int16)
+    legal, t = self.legal(), _tables(self.device)
+    own, opp, rooks, ep = legal.seen[6:].unbind(0)
+    ep = torch.where(legal.ep, ep, t.zero)
+    layers = torch.cat([legal.seen[:6], torch.stack([opp & ~rooks, rooks & own, rooks & opp, ep])])
+    if attacks: layers = torch.cat([layers, _least(legal.attacked), legal.aim])
+    on = _unpacked(layers, t).view(len(self), len(layers), 64)
+    return (on * t.worth[:len(layers), None]).sum(1, dtype=torch.int16)

@@ -658,7 +658,8 @@ def load(self: Trainer, path: Path):
         raise _not_of_a_run(path, f"{type(e).__name__}: {e}") from None
     self.global_step = self.last_saved_step = done = _number(header, "step", path)
     if done > self.config.max_steps:
-        raise UserError(f"{path} is of step {done}, and max_steps is {self.config.max_steps}: make it at least {done}.")
+        raise UserError(f"{path} is of step {done}, and max_steps is {self.config.max_steps}: make it at least "
+                        f"{done}.")
     self.evaluated = (0 if self.world.rank else _number(header, "evaluated", path)) - self.engine.evaluated
 
 def _not_of_a_run(path: Path, why: str) -> UserError:
