@@ -497,6 +497,15 @@ def to(self: Boards, device: str) -> Boards:
     return self if torch.device(device) == self.turn.device else self._map(lambda x: x.to(device))
 
 @patch
+def where(self: Boards, mask: Tensor, other: Boards) -> Boards: # [N] bool, True = this board; N boards
+    "Of two batches a board each; legal moves that both know come along."
+    def choose(a, b): return torch.where(mask[:, None] if a.ndim > 1 else mask, a, b)
+    out = Boards(*(choose(getattr(self, x.name), getattr(other, x.name)) for x in fields(self)))
+    if "_legal" in self.__dict__ and "_legal" in other.__dict__:
+        out._legal = Legal(*(torch.where(mask, a, b) for a, b in zip(self._legal, other._legal)))
+    return out
+
+@patch
 def repeat(self: Boards, n: int) -> Boards:
     "Each board `n` times in a row."
     return self._map(lambda x: x.repeat_interleave(n, 0))

@@ -26,13 +26,14 @@ def masked_log_probs(
     logits: Tensor, # [N,A] float
     mask: Tensor, # [N,A] bool, True = legal
     temperature: float = 1.0, # divides the logits, above 0; above 1 flattens
+    check: bool = True, # False = such rows are nan, and nothing waits for the device
 ) -> Tensor: # [N,A] log-probabilities, -inf where illegal
     "Log-softmax over the legal moves; an error names a row that has none, or no numbers."
     if not 0 < temperature < math.inf:
         raise UserError(f"temperature is {temperature}; it must be a number above 0.")
     out = torch.log_softmax((logits / temperature).masked_fill(~mask, -torch.inf), -1)
     wrong = out[:, :1].isnan()    # one nan makes its whole row nan, and so does an empty row
-    if wrong.any():
+    if check and wrong.any():
         row = int(wrong.nonzero()[0, 0])
         if not mask[row].any(): raise UserError(f"Row {row} has no legal move: leave out games that are over.")
         checked(out)
@@ -42,17 +43,12 @@ def masked_log_probs(
 def sample_actions(
     log_probs: Tensor, # [N,A]
     n: int, # samples a row, with replacement
-    generator: torch.Generator, # if it is on another device, sampling is done there
+    generator: torch.Generator, # on any device
 ) -> Tensor: # [N,n] int64
-    "Sample actions; `NotFinite` when the log-probabilities are not a distribution."
-    p = checked(log_probs).exp()
-    if p.device.type != generator.device.type:
-        return sample_actions(log_probs.to(generator.device), n, generator).to(log_probs.device)
-    if p.device.type != "cpu" or p.dtype != torch.float32:
-        return torch.multinomial(p, n, replacement=True, generator=generator)
-    heap = torch.from_numpy(p.detach().numpy().cumsum(1))
-    u = torch.rand(len(p), n, dtype=torch.float64, generator=generator)
-    return torch.searchsorted((heap / heap[:, -1:]).double(), u)
+    "Sample actions; of rows that are no distribution (see `checked`), any."
+    heap = log_probs.exp().cumsum(1, dtype=torch.float64)
+    u = torch.rand(len(heap), n, dtype=torch.float64, generator=generator, device=generator.device)
+    return torch.searchsorted(heap, u.to(heap.device) * heap[:, -1:], right=True).clamp_max(heap.shape[1] - 1)
 
 # %% ../nbs/core/13_model.ipynb #641d0829
 def checked(log_probs: Tensor) -> Tensor: # [N,A], the same
@@ -126,10 +122,12 @@ class PolicyNetwork(nn.Module):
     def log_probs(self,
         boards: Boards, # N positions, games not over
         temperature: float = 1.0,
+        over: Tensor | None = None, # [N] bool, True = a game that is over, whose row may be any; then nothing is checked
     ) -> Tensor: # [N,1968], -inf where illegal
         "The policy's distribution over the legal moves."
         boards = self.near(boards)
-        return masked_log_probs(self(boards).float(), boards.legal_mask(), temperature)
+        mask, check = boards.legal_mask(), over is None
+        return masked_log_probs(self(boards).float(), mask if check else mask | over[:, None], temperature, check)
 
     @property
     def device(self) -> str: return str(next(self.parameters()).device)

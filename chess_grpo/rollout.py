@@ -6,9 +6,12 @@
 __all__ = ['plain_sample', 'Rollout', 'sample', 'ScoringConfig', 'compute_log_probs']
 
 # %% ../nbs/core/20_rollout.ipynb #f8c6c24a
+import itertools
 import math
 import time
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Callable, Sequence
 
 import chess
@@ -21,7 +24,7 @@ from .board import ACTIONS, MOVES, Boards
 from .core import UserError
 from .engine import EnginePool, exact_score, find_stockfish, LICHESS, Scores, no_scores, put_scores
 from .loss import PolicyOutput
-from .model import PolicyNetwork, autocast, masked_log_probs, sample_actions
+from .model import PolicyNetwork, autocast, checked, masked_log_probs, sample_actions
 from .rewards import changes, expected
 
 # %% ../nbs/core/20_rollout.ipynb #878aa88c
@@ -44,16 +47,16 @@ def plain_sample(
     with chess.engine.SimpleEngine.popen_uci(find_stockfish()) as engine:
         engine.configure({"Hash": 1})
         for t in range(rollout_plies):
+            # a random number for every game, also for those that are over
+            shape = (len(fens), num_generations) if t == 0 else (len(fens) * num_generations, 1)
+            luck = torch.rand(shape, dtype=torch.float64, generator=generator).view(len(fens), num_generations).tolist()
             live = [(b, g) for b in range(len(fens)) for g in range(num_generations)
                     if not games[b][g].is_game_over()]
             if not live: break
-            rows = [(b, 0) for b in range(len(fens))] if t == 0 else live
-            now = [games[b][g].fen() for b, g in rows]
-            lp = _plain_log_probs(policy, now, temperature, batched)
-            sampled = sample_actions(lp, num_generations if t == 0 else 1, generator).flatten().tolist()
-            for (b, g), a in zip(live, sampled):
+            lp = _plain_log_probs(policy, [games[b][g].fen() for b, g in live], temperature, batched)
+            for (b, g), row in zip(live, lp):
+                actions[b, g, t] = a = _plain_draw(row, luck[b][g])
                 games[b][g].push_uci(MOVES[a])
-                actions[b, g, t] = a
             for b in range(len(fens)):
                 mine = [g for x, g in live if x == b]
                 values = _plain_rewards(engine, [games[b][g] for g in mine], limit)
@@ -64,6 +67,11 @@ def plain_sample(
 def _plain_log_probs(policy: PolicyNetwork, fens: list[str], temperature: float, batched: bool):
     some = [fens] if batched else [[f] for f in fens]
     return torch.cat([policy.log_probs(Boards.from_fens(s), temperature) for s in some])
+
+def _plain_draw(log_probs: Tensor, u: float) -> int: # [A]
+    "The first action whose cumulative probability is above `u`."
+    sums = list(itertools.accumulate(log_probs.exp().tolist()))
+    return next(a for a, x in enumerate(sums) if x > u * sums[-1])
 
 def _plain_rewards(
     engine: chess.engine.SimpleEngine,
@@ -130,24 +138,47 @@ class Rollout:
         return changes(value, self.mask, start.to(self.mask.device))
 
 # %% ../nbs/core/20_rollout.ipynb #a860ccf1
-def _open(boards: Boards, outcome: Tensor) -> Tensor: # [N] bool on the CPU
-    "True = the engine scores it: neither over nor a repetition, which counts as a draw."
-    return (outcome.cpu() == 0) & (boards.repetitions().cpu() < 2)
+def _on_cpu(boards: Boards, *columns: Tensor) -> Callable[[], tuple]: # [N] int64 or bool; waits
+    "Boards and columns, in one copy that the device is not waited for."
+    if boards.device == "cpu": return lambda: (boards, *columns)
+    rest = (boards.turn, boards.castling, boards.ep, boards.halfmove, boards.fullmove, *columns)
+    packed, ready = torch.cat([boards.bits, torch.stack([x.long() for x in rest], 1)], 1), None
+    if packed.is_cuda and torch.cuda.is_initialized():
+        packed = torch.empty(packed.shape, dtype=torch.int64, pin_memory=True).copy_(packed, non_blocking=True)
+        ready = torch.cuda.Event()
+        ready.record()
+    def unpack():
+        if ready: ready.synchronize()
+        turn, castling, ep, half, full, *other = packed.cpu()[:, 8:].unbind(1)
+        keys = torch.zeros(len(turn), 0, dtype=torch.int64)
+        here = Boards(packed.cpu()[:, :8], turn.bool(), castling, ep, half.int(), full.int(), keys)
+        return here, *(x.to(c.dtype) for x, c in zip(other, columns))
+    return unpack
 
 def start_scoring(
     engine: EnginePool,
     boards: Boards, # N, games over or not
     unit: Tensor, # [N] int64, which positions share a hash that was cleared before
     depth: int, # plies of the search
+    outcome: Tensor | None = None, # [N] as of `Boards.outcome`, if it is known
+    played: Tensor | None = None, # [N] bool, False = not asked for, its score is 0
+    scribe: Executor | None = None, # writes the FENs, while the caller goes on; None = now
 ) -> Callable[[], Scores]: # waits; [N], the side to move's view
     "Start scoring; games that are over get their true score, repetitions a draw's."
-    outcome = boards.outcome().cpu()
-    on = _open(boards, outcome).nonzero()[:, 0]
-    asked = boards[on.to(boards.turn.device)].fens()
-    wait = engine.start_scores(asked, depth, units=unit.cpu()[on].tolist())
+    if outcome is None: outcome = boards.outcome()
+    played = torch.ones_like(boards.turn) if played is None else played
+    asks, mated = played & (outcome == 0), played & (outcome == chess.Termination.CHECKMATE.value)
+    if boards.keys.shape[1]: asks = asks & (boards.repetitions() < 2)
+    handed = _on_cpu(boards, asks, mated, unit)
+    def ask() -> tuple:
+        here, asks, mated, unit = handed()
+        on = asks.nonzero()[:, 0]
+        return on, mated, engine.start_scores(here[on].fens(), depth, units=unit[on].tolist())
+    asked = scribe.submit(ask).result if scribe else partial(lambda x: x, ask())
     def answer() -> Scores:
-        out = no_scores(len(boards))
-        out.mate[outcome == chess.Termination.CHECKMATE.value] = -1    # the side to move is mated
+        on, mated, wait = asked()
+        out = no_scores(len(mated))
+        out.mate[mated] = -1    # the side to move is
         put_scores(out, (on,), wait())
         return out
     return answer
@@ -180,62 +211,63 @@ def sample(
                         "leave such positions out.")
     if expert_prob and not engine:
         raise UserError("Expert moves need an engine: hand one over, or set expert_prob to 0.")
-    table = _Table(len(boards), num_generations, rollout_plies, boards.turn.device)
-    expert = _Expert(engine, generator, expert_prob, expert_game_prob, expert_depth, table.n, boards.device)
-    games, now = torch.arange(table.n, device=boards.turn.device), boards    # those that go on
-    for t in range(rollout_plies):
-        with torch.set_grad_enabled(keep and t % 2 == 0): every = policy.log_probs(now, temperature)
-        lp = every.detach()
-        if t == 0 and root_noise: lp = with_noise(lp, root_noise, root_alpha, generator)
-        a = sample_actions(lp, num_generations if t == 0 else 1, generator)
-        if t % 2: table.expert_mask[games, t] = expert.correct(a, now, games)
-        table.write(t, games, now, a, lp)
-        if keep: table.kept.append(every)
-        now = (now.repeat(num_generations) if t == 0 else now).push(a.flatten())
-        if engine: table.ask(t, games, start_scoring(engine, now, games // num_generations, search_depth))
-        on = now.outcome() == 0
-        games, now = games[on], now[on]
-        if not len(games): break
-    return table.rollout(reward, temperature, expert.waited)
+    n, device = len(boards) * num_generations, boards.turn.device
+    group = torch.arange(n, device=device) // num_generations
+    alive, over = torch.ones(n, dtype=torch.bool, device=device), torch.zeros_like(boards.turn)
+    expert = _Expert(engine, generator, expert_prob, expert_game_prob, expert_depth, n, device)
+    now, plies = boards, []
+    with ThreadPoolExecutor(1) as scribe:
+        for t in range(rollout_plies):    # shapes stay: games that are over stand still, and do not count
+            with torch.set_grad_enabled(keep and t % 2 == 0): every = policy.log_probs(now, temperature, over)
+            lp = every.detach()
+            if t == 0 and root_noise: lp = with_noise(lp, root_noise, root_alpha, generator)
+            a = sample_actions(lp, num_generations if t == 0 else 1, generator)
+            by_engine = expert.correct(a, now, alive) if t % 2 else torch.zeros_like(alive)
+            plies.append(_Ply(now, a.flatten(), lp.gather(1, a).flatten(), alive, by_engine, every if keep else None))
+            after = (now.repeat(num_generations) if t == 0 else now).push(a.flatten())
+            now = after.where(alive, now) if t else after
+            outcome = now.outcome()
+            if engine: plies[-1].scores = start_scoring(engine, now, group, search_depth, outcome, alive, scribe)
+            over = outcome != 0
+            alive = ~over
+        return _joined(plies, (len(boards), num_generations), reward, temperature, expert.waited)
 
 # %% ../nbs/core/20_rollout.ipynb #81dea107
-class _Table:
-    "A rollout in the making."
-    def __init__(self, positions: int, group: int, plies: int, device):
-        self.shape, self.n = (positions, group, plies), positions * group
-        def new(dtype): return torch.zeros(self.n, plies, dtype=dtype, device=device)
-        self.index, self.actions = new(torch.int64), new(torch.int64)
-        self.log_probs = new(torch.float32)
-        self.mask, self.expert_mask = new(torch.bool), new(torch.bool)
-        self.states, self.seen, self.asked, self.kept = [], 0, [], []
+@dataclass(eq=False)
+class _Ply:
+    "What is kept of a ply; at the first one each state belongs to a whole group."
+    states: Boards
+    actions: Tensor      # [n], n = B·G
+    log_probs: Tensor    # [n]
+    alive: Tensor        # [n] bool, False = the game was over before
+    by_engine: Tensor    # [n] bool, True = the expert's move
+    every: Tensor | None    # the distributions, if they are kept
+    scores: Callable[[], Scores] = no_scores    # after the move; waits
 
-    def write(self, t: int, games: Tensor, now: Boards, actions: Tensor, log_probs: Tensor):
-        "One ply of the games that go on."
-        self.log_probs[games, t] = log_probs.gather(1, actions).flatten()
-        self.actions[games, t] = actions.flatten()
-        state = torch.arange(len(now), device=games.device)
-        self.index[games, t] = self.seen + (
-            state.repeat_interleave(self.shape[1]) if t == 0 else state
-        )
-        self.mask[games, t] = True
-        self.states.append(now)
-        self.seen += len(now)
-
-    def ask(self, t: int, games: Tensor, answer: Callable[[], Scores]):
-        self.asked.append((t, games.cpu(), answer))
-
-    def rollout(self, reward, temperature: float, waited: float) -> Rollout:
-        "Wait for the scores, make the rewards."
-        start, scores = time.perf_counter(), no_scores(self.n, self.shape[2])
-        for t, games, answer in self.asked: put_scores(scores, (games, t), -answer())
-        waited += time.perf_counter() - start
-        scores = Scores(*(x.view(self.shape) for x in (scores.cp, scores.mate, scores.moves)))
-        index, actions, log_probs, mask, expert_mask = (x.view(self.shape) for x in (
-            self.index, self.actions, self.log_probs, self.mask, self.expert_mask))
-        rewards = torch.where(mask, reward(scores).to(mask.device), 0)
-        with torch.set_grad_enabled(True): every = torch.cat(self.kept) if self.kept else None
-        return Rollout(Boards.cat(self.states), index, actions, log_probs, rewards, scores,
-                       mask, expert_mask, temperature, waited, every)
+def _joined(plies: list[_Ply], shape: tuple[int, int], reward, temperature: float, waited: float) -> Rollout:
+    "Leave out what was not played, wait for the scores, make the rewards."
+    def table(name: str) -> Tensor: return torch.stack([getattr(p, name) for p in plies], 1).view(*shape, -1)
+    mask, log_probs = table("alive"), table("log_probs")
+    if log_probs.isnan().any(): checked(log_probs.view(-1, len(plies)))
+    states, every = Boards.cat([p.states for p in plies]), None
+    index = torch.arange(shape[0], device=mask.device).repeat_interleave(shape[1])[:, None]
+    with torch.set_grad_enabled(True):
+        if plies[0].every is not None: every = torch.cat([p.every for p in plies])
+        if len(plies) > 1:
+            played = torch.cat([torch.ones_like(index[:shape[0], 0], dtype=torch.bool), *(p.alive for p in plies[1:])])
+            rows = played.nonzero()[:, 0]
+            states, every = states[rows], every if every is None else every[rows]
+            row = (played.cumsum(0) - 1)[shape[0]:].view(len(plies) - 1, -1).T
+            index = torch.cat([index, row], 1)
+    start, scores = time.perf_counter(), no_scores(*mask.shape)
+    for t, p in enumerate(plies):
+        if p.scores is no_scores: continue
+        found = -p.scores()
+        for name in ("cp", "mate", "moves"): getattr(scores, name)[:, :, t] = getattr(found, name).view(shape)
+    rewards = torch.where(mask, reward(scores).to(mask.device), 0)
+    index, actions = (torch.where(mask, x, 0) for x in (index.view(mask.shape), table("actions")))
+    return Rollout(states, index, actions, torch.where(mask, log_probs, 0), rewards, scores, mask,
+                   table("by_engine"), temperature, waited + time.perf_counter() - start, every)
 
 # %% ../nbs/core/20_rollout.ipynb #c50bf350
 class _Expert:
@@ -248,10 +280,10 @@ class _Expert:
     def _draw(self, n: int) -> Tensor:
         return torch.rand(n, generator=self.generator, device=self.generator.device).to(self.where)
 
-    def correct(self, actions: Tensor, now: Boards, games: Tensor) -> Tensor: # [N] bool, True = changed
+    def correct(self, actions: Tensor, now: Boards, alive: Tensor) -> Tensor: # [n] bool, True = changed
         "Replace sampled moves by the engine's."
-        if not self.ply: return torch.zeros_like(games, dtype=torch.bool)
-        by_engine = self.has_expert[games] & (self._draw(len(games)) < self.ply)
+        if not self.ply: return torch.zeros_like(alive)
+        by_engine = self.has_expert & (self._draw(len(alive)) < self.ply) & alive
         start = time.perf_counter()
         moves = self.engine.best_moves(now[by_engine].fens(), f"go depth {self.depth}")
         self.waited += time.perf_counter() - start
@@ -311,7 +343,7 @@ def scored_again(
     "The same moves, each searched alone: with another depth, and without what the engine remembers of its group."
     r = rollout
     after = r.states[r.index[r.mask]].push(r.actions[r.mask])
-    on = _open(after, after.outcome())
+    on = (after.outcome() == 0).cpu() & (after.repetitions() < 2).cpu()
     scores = Scores(*(x.clone() for x in (r.scores.cp, r.scores.mate, r.scores.moves)))
     at = tuple(r.mask.cpu().nonzero()[on].T)
     put_scores(scores, at, -engine.scores(after[on.to(after.turn.device)].fens(), depth))

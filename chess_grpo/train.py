@@ -44,7 +44,7 @@ from .learner import Batch, Learner, load_training, make_optimizers, part_of, se
 from .log import Log, StopSignal, new_folder
 from .loss import LossConfig, masked_mean
 from chess_grpo.model import (
-    PolicyNetwork, autocast, checked, freeze, load_weights, new_policy, save_policy, start_from
+    PolicyNetwork, autocast, freeze, load_weights, new_policy, sample_actions, save_policy, start_from
 )
 from .positions import PositionConfig, Starts, load_openings, put_rows
 from chess_grpo.report import (
@@ -555,7 +555,7 @@ def reply(self: Trainer, boards: Boards) -> Tensor: # [N] actions
     c = self.config
     with torch.no_grad(), autocast(c.device, c.dtype):
         lp = self.policy.eval().log_probs(boards.to(c.device), c.temperature)
-    return torch.multinomial(checked(lp).exp(), 1, generator=self.move_generator)[:, 0]
+    return sample_actions(lp, 1, self.move_generator)[:, 0]
 
 @patch
 def sync(self: Trainer): self.sampler.load_state_dict(self.policy.state_dict())
