@@ -520,6 +520,9 @@ def _rules(bits: Tensor, turn: Tensor, castling: Tensor, ep: Tensor, t: _Tables)
     sides = torch.where(turn, both[6:8], both[6:8].flip(0))
     return _legal(torch.cat([both[:6], sides, both[8:]]), t)
 
+def _block(x: Tensor) -> int: # boards at a time: what stays in the cache
+    return 256 if x.device.type == "cpu" else 1 << 20
+
 _compiled: dict[Callable, Callable] = {}    # filled by `compile_rules`
 
 def _best_of(f: Callable, n: int) -> Callable: return _compiled.get(f, f) if n > 1 else f
@@ -529,7 +532,10 @@ def legal(self: Boards) -> Legal:
     "Legal moves by plane, checks and attacks, computed once a batch."
     if "_legal" not in self.__dict__:
         rules, t = _best_of(_rules, len(self)), _tables(self.device)
-        self._legal = rules(self.bits, self.turn, self.castling, self.ep, t)
+        columns = self.bits, self.turn, self.castling, self.ep
+        blocks = zip(*(x.split(2 * _block(x)) for x in columns))    # what stays in the cache
+        parts = [rules(*block, t) for block in blocks] if len(self) else [rules(*columns, t)]
+        self._legal = parts[0] if len(parts) == 1 else Legal(*(torch.cat(x, -1) for x in zip(*parts)))
     return self._legal
 
 @patch(as_prop=True)
@@ -539,9 +545,6 @@ def check(self: Boards) -> Tensor: return self.legal().check    # [N] bool, of t
 def _unpacked(x: Tensor, t: _Tables) -> Tensor: # [D,N] int64 -> [N,D*64] bool
     "The bits of bit-boards."
     return t.unpack[x.T.contiguous().view(torch.uint8).int()].view(torch.bool)
-
-def _block(x: Tensor) -> int: # boards at a time: what stays in the cache
-    return 256 if x.device.type == "cpu" else 1 << 20
 
 @patch
 def legal_mask(self: Boards) -> Tensor: # [N,1968] bool, True = legal

@@ -227,7 +227,13 @@ class Policy(PolicyNetwork):
         return parts + self.aim(t // 576) + self.joint(t % 576) + self.place
 
     def trunk(self, boards: Boards) -> Tensor: # [N,64,width]
-        x = self.embed(boards.tokens(self.config.attacks))
+        "On a CPU 128 boards at a time, which is what stays in its caches."
+        tokens = boards.tokens(self.config.attacks)
+        parts = [self.features(t) for t in tokens.split(128 if tokens.device.type == "cpu" else max(1, len(tokens)))]
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+    def features(self, tokens: Tensor) -> Tensor: # [N,64] int16 -> [N,64,width]
+        x = self.embed(tokens)
         for block in self.blocks: x = block(x)
         return self.norm(x)
 
