@@ -116,6 +116,12 @@ def folder_name(name: str) -> str: # the same
     raise UserError(f"{name!r} cannot be the name of a folder: take letters, digits, _ and -.")
 
 # %% ../nbs/core/00_core.ipynb #bed1a976
+def fetched(values: dict[str, Tensor | float]) -> dict[str, float]: # scalars
+    "Numbers, wherever they are: those on a device come in one copy."
+    tensors = {k: v for k, v in values.items() if isinstance(v, Tensor)}
+    found = torch.stack(list(tensors.values())).tolist() if tensors else ()
+    return {k: float(v) for k, v in (values | dict(zip(tensors, found))).items()}
+
 def cores() -> int:
     "How many cores this process may use."
     if hasattr(os, "sched_getaffinity"): return len(os.sched_getaffinity(0))

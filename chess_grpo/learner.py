@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity
 from torch.overrides import TorchFunctionMode
 
-from .core import NotFinite, UserError, World, fast_bf16, patch
+from .core import NotFinite, UserError, World, fast_bf16, fetched, patch
 from chess_grpo.loss import (
     AdvantageConfig, LossConfig, LossRecord, PolicyOutput, Term, aggregate, group_advantages, grpo_loss
 )
@@ -99,7 +99,7 @@ def clipped_step(
     loss.backward()
     reduce()
     norm = torch.nn.utils.clip_grad_norm_(parameters, largest)
-    if not (loss.isfinite() and norm.isfinite()):
+    if not (loss.isfinite() & norm.isfinite()):
         raise NotFinite(f"The loss is {loss.item():g} and its gradient's norm {norm.item():g}.")
     for o in optimizers: o.step()
     return norm
@@ -262,7 +262,7 @@ def update(self: Learner,
                                         self._reduce_gradients)
     entropy = aggregate(found.new.entropy.detach(), batch.mask)
     metrics |= {"entropy_coef": loss.entropy_coef, "beta": loss.beta, "exact_entropy": entropy}
-    return {k: float(v) for k, v in metrics.items()}, found
+    return fetched(metrics), found
 
 @patch
 def learn(self: Learner,

@@ -128,18 +128,18 @@ def _check_rewards(rewards: Tensor, mask: Tensor, c: AdvantageConfig, values: Te
     if rewards.shape != mask.shape:
         raise UserError(f"rewards are {list(rewards.shape)} and their mask is {list(mask.shape)}; both must be "
                         f"[B,G,T].")
-    _check_finite("reward", rewards, mask, "one such reward makes its whole group meaningless", UserError)
+    _check_finite({"reward": rewards}, mask, "one such reward makes its whole group meaningless", UserError)
     if c.baseline == "value" and (values is None or c.credit == "trajectory"):
         why = "there are no values" if values is None else "of a trajectory no value is known, only of its steps"
         raise UserError(f"baseline is value, and {why}: take another baseline.")
 
-def _check_finite(name: str, x: Tensor | None, mask: Tensor, why: str, error: type[UserError] = NotFinite):
-    "The error names the first step that counts and is not a finite number."
-    if x is None: return
-    wrong = mask & ~x.isfinite()
-    if not wrong.any(): return
-    b, g, t = wrong.nonzero()[0].tolist()
-    raise error(f"The {name} of prompt {b}, sample {g}, step {t} is {x[b, g, t].item()}: {why}.")
+def _check_finite(given: dict[str, Tensor | None], mask: Tensor, why: str, error: type[UserError] = NotFinite):
+    "The error names the first step that counts and is not a finite number; the device is waited for once."
+    wrong = {name: mask & ~x.isfinite() for name, x in given.items() if x is not None}
+    if not torch.stack(list(wrong.values())).any(): return
+    name = next(n for n, w in wrong.items() if w.any())
+    b, g, t = wrong[name].nonzero()[0].tolist()
+    raise error(f"The {name} of prompt {b}, sample {g}, step {t} is {given[name][b, g, t].item()}: {why}.")
 
 def _equal(
     returns: Tensor, # [B,G,T]
@@ -223,12 +223,14 @@ class LossRecord:
     terms: dict[str, Term]
     # scalars without gradient: every term's value, loss, mean_ratio, ...
     metrics: dict[str, Tensor]
+    steps: Tensor | None = None    # how many count
 
     @property
     def loss(self) -> Tensor: return sum(t.coef * t.value for t in self.terms.values() if t.coef)
 
     def __str__(self):
-        return "\n".join(f"{t.coef:+8.4g} × {name:10s} {t.value.item():+.6f}   ({t.entered})"
+        n = "the" if self.steps is None else int(self.steps)
+        return "\n".join(f"{t.coef:+8.4g} × {name:10s} {t.value.item():+.6f}   ({t.entered.format(n)})"
                          for name, t in self.terms.items())
 
 # %% ../nbs/core/21_loss.ipynb #63737aad
@@ -312,7 +314,7 @@ def grpo_loss(
     given = {"log-probability": log_probs, "old log-probability": old_log_probs,
              "advantage": advantages, "reference log-probability": ref_log_probs}
     why = ("an action that was sampled has a finite one, so the weights have diverged, or it belongs to another action")
-    for name, x in given.items() if finite else (): _check_finite(name, x, mask, why)
+    if finite: _check_finite(given, mask, why)
     new, old = at.pick(log_probs), at.pick(old_log_probs)
     log_ratio = new - old
     if c.importance_sampling_level == "sequence": log_ratio = masked_mean(log_ratio, mask, 2, True).expand_as(log_ratio)
@@ -327,7 +329,7 @@ def grpo_loss(
         terms["kl_old"], advantages = _kl_term(to_old, c.beta_old, advantages, at)
     first = {"surrogate": _surrogate(ratio, advantages, at)}
     terms = first | terms | _entropy_term(new, entropy, at)
-    record = LossRecord(terms, _metrics(terms, new, old, ratio, advantages, at))
+    record = LossRecord(terms, _metrics(terms, new, old, ratio, advantages, at), mask.sum())
     record.metrics["loss"] = record.loss.detach()
     return record.loss, record
 
@@ -342,7 +344,7 @@ class _Steps:
     def pick(self, x: Tensor) -> Tensor: return torch.where(self.mask, x, 0)
     def mean(self, x: Tensor) -> Tensor:
         return aggregate(x, self.mask, self.config.loss_type, self.config.max_completion_length, self.total)
-    def __str__(self): return f"{int(self.mask.sum())} steps"
+    def __str__(self): return "{} steps"    # counted when it is printed
 
 def _surrogate(ratio: Tensor, advantages: Tensor, at: _Steps) -> Term:
     c = at.config

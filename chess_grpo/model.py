@@ -122,7 +122,7 @@ class PolicyNetwork(nn.Module):
     def log_probs(self,
         boards: Boards, # N positions, games not over
         temperature: float = 1.0,
-        over: Tensor | None = None, # [N] bool, True = a game that is over, whose row may be any; then nothing is checked
+        over: Tensor | None = None, # [N] bool, True = the game is over, its row may be any; nothing is checked
     ) -> Tensor: # [N,1968], -inf where illegal
         "The policy's distribution over the legal moves."
         boards = self.near(boards)

@@ -116,7 +116,8 @@ class Rollout:
     def only(self,
         loss_mask: Tensor, # [B,G,T] bool, True = enters the loss
     ) -> "Rollout":
-        "The same with only the states of plies that count; `index` is 0 elsewhere."
+        "The same with only the states of plies that count; `index` is 0 elsewhere. Of one ply, the same."
+        if self.mask.shape[2] == 1: return self
         rows, index = self.index[loss_mask].unique(return_inverse=True)
         if len(rows) in (0, len(self.states)): return self
         index = torch.zeros_like(self.index).masked_scatter(loss_mask, index)

@@ -31,8 +31,8 @@ from chess_grpo.config import (
     GUARD_ACTIONS, RESUMABLE, TrainConfig, lr_multiplier, planned_lr, read_config, resolve_device
 )
 from chess_grpo.core import (
-    NotFinite, UserError, World, cores, data_path, generator, parse_json, patch, read_tensors, write_tensors,
-    write_whole
+    NotFinite, UserError, World, cores, data_path, fetched, generator, parse_json, patch, read_tensors,
+    write_tensors, write_whole
 )
 from .engine import EngineError, EnginePool
 from chess_grpo.evaluate import (
@@ -82,7 +82,7 @@ class StepData:
     @property
     def played(self) -> Tensor: return self.rollout.mask.any(1)    # [B,T] bool
     @property
-    def rewards(self) -> Tensor: return self.rollout.rewards[self.rollout.mask]
+    def rewards(self) -> Tensor: return self.rollout.rewards.masked_fill(~self.rollout.mask, torch.nan)
 
 METRICS: dict[str, "Metric"] = {}
 
@@ -90,7 +90,8 @@ METRICS: dict[str, "Metric"] = {}
 class Metric:
     "A number that is logged."
     meaning: str
-    compute: Callable[[StepData], float | None] | None = None    # None = it comes with `StepData.facts`
+    # a number or a tensor of one; None = it comes with `StepData.facts`
+    compute: Callable[[StepData], Tensor | float | None] | None = None
 
 def metric(name: str, meaning: str):
     "Log what a function computes from a step, under a name."
@@ -104,31 +105,30 @@ def measure(
 ) -> dict[str, float]: # by the names of METRICS
     "All metrics of a step."
     found = {name: m.compute(data) for name, m in METRICS.items() if m.compute}
-    return {name: x for name, x in found.items() if x is not None} | data.facts
+    return fetched({name: x for name, x in found.items() if x is not None}) | data.facts
 
 # %% ../nbs/grpo_training.ipynb #9f7488f1
-def _mean(x: Tensor, mask: Tensor) -> float: return masked_mean(x, mask).item()
-
 for _name, _meaning, _compute in (
     ("train/avg_reward", "mean reward over all plies; with one policy on both sides it is nearly zero-sum",
-     lambda s: _mean(s.rollout.rewards, s.rollout.mask)),
-    ("train/own_reward", "mean reward of the side that moved first", lambda s: _mean(s.rollout.rewards, s.loss_mask)),
+     lambda s: masked_mean(s.rollout.rewards, s.rollout.mask)),
+    ("train/own_reward", "mean reward of the side that moved first",
+     lambda s: masked_mean(s.rollout.rewards, s.loss_mask)),
     ("train/reward_std", "standard deviation of the rewards",
      lambda s: masked_mean((s.rollout.rewards - masked_mean(s.rollout.rewards, s.rollout.mask)) ** 2,
-                           s.rollout.mask).sqrt().item()),
-    ("train/reward_p50", "median reward", lambda s: s.rewards.quantile(0.5).item()),
-    ("train/reward_p90", "90th percentile of the rewards", lambda s: s.rewards.quantile(0.9).item()),
+                           s.rollout.mask).sqrt()),
+    ("train/reward_p50", "median reward", lambda s: s.rewards.nanquantile(0.5)),
+    ("train/reward_p90", "90th percentile of the rewards", lambda s: s.rewards.nanquantile(0.9)),
     ("train/raw_step_cp", "mean centipawns after the move, the mover's view, mates as 10,000",
-     lambda s: _mean(s.rollout.scores.centipawns().to(s.loss_mask.device), s.loss_mask)),
-    ("train/reward_best", "mean over groups of the best reward", lambda s: _mean(s.best, s.played)),
+     lambda s: masked_mean(s.rollout.scores.centipawns().to(s.loss_mask.device), s.loss_mask)),
+    ("train/reward_best", "mean over groups of the best reward", lambda s: masked_mean(s.best, s.played)),
     ("train/best_gap", "mean over groups of the best reward less the mean",
-     lambda s: _mean(s.best - s.group_mean[:, 0], s.played)),
-    ("train/reward_std_within", "mean standard deviation within a group", lambda s: _mean(s.within, s.played)),
+     lambda s: masked_mean(s.best - s.group_mean[:, 0], s.played)),
+    ("train/reward_std_within", "mean standard deviation within a group", lambda s: masked_mean(s.within, s.played)),
     ("train/zero_variance_groups", "share of groups whose members all got the same reward",
-     lambda s: _mean((s.within < 1e-6).float(), s.played)),
+     lambda s: masked_mean((s.within < 1e-6).float(), s.played)),
     ("train/agreement", "share of a group that chose its commonest move, at ply 0; the mean",
-     lambda s: s.agreement.mean().item()),
-    ("train/agreement_p90", "the same, 90th percentile", lambda s: s.agreement.quantile(0.9).item()),
+     lambda s: s.agreement.mean()),
+    ("train/agreement_p90", "the same, 90th percentile", lambda s: s.agreement.quantile(0.9)),
     ("train/loss_without_entropy", "the loss less its entropy term",
      lambda s: s.first["loss"] + s.first["entropy_coef"] * s.first.get("entropy", 0.0)),
     ("kl_last_update", "the same as mean_kl_divergence, before the last of several updates",
