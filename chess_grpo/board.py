@@ -338,7 +338,8 @@ def _sight(v: _View, t: _Tables) -> _Sight:
     captures = steps[4, 5::2] & v.walkers
     after = (v.empty | captures | v.ep >> 8 & 0x00FFFFFFFFFFFFFF) & ~v.ep
     far, queens, king = torch.where(t.diagonal, v.bishops, v.rooks), v.queens.expand(8, -1), v.king.expand(8, -1)
-    pieces = torch.stack([far & v.own, far & v.opp, queens & v.own, queens & v.opp, v.rival.expand(8, -1), *3 * [king]])
+    sides = torch.stack([v.own, v.opp, v.own, v.opp, v.rival, *3 * [v.king]])[:, None]
+    pieces = torch.stack([far, far, queens, queens, v.rival.expand(8, -1), *3 * [king]]) & sides
     mine, theirs = v.empty | v.rival, v.empty | v.king
     empty = torch.stack([mine, theirs, mine, theirs, v.empty, v.empty, *after])[:, None]
     return _Sight(steps, jumps, captures, _slide(pieces, empty, t))
@@ -396,7 +397,7 @@ def _knight_moves(v: _View, m: _Masks, land: Tensor, t: _Tables) -> Tensor: # [8
 def _castle(v: _View, rooks: Tensor, attacked: Tensor, t: _Tables) -> Tensor: # [2,N]
     "The king's square where he may castle, and 0 elsewhere: O-O, O-O-O."
     rook, clear, safe = t.castle
-    can = (rooks & v.own & rook != 0) & ((~v.empty & clear | attacked & safe) == 0)
+    can = (rooks & rook != 0) & ((~v.empty & clear | attacked & safe) == 0)
     return torch.where(can, v.king, 0)
 
 def _single_steps(v: _View, m: _Masks, attacked: Tensor, t: _Tables) -> tuple[Tensor, Tensor]:
@@ -500,7 +501,8 @@ def to(self: Boards, device: str) -> Boards:
 def where(self: Boards, mask: Tensor, other: Boards) -> Boards: # [N] bool, True = this board; N boards
     "Of two batches a board each; legal moves that both know come along."
     def choose(a, b): return torch.where(mask[:, None] if a.ndim > 1 else mask, a, b)
-    out = Boards(*(choose(getattr(self, x.name), getattr(other, x.name)) for x in fields(self)))
+    names = [x.name for x in fields(self)][:None if self.keys.shape[1] else -1]
+    out = replace(self, **{name: choose(getattr(self, name), getattr(other, name)) for name in names})
     if "_legal" in self.__dict__ and "_legal" in other.__dict__:
         out._legal = Legal(*(torch.where(mask, a, b) for a, b in zip(self._legal, other._legal)))
     return out
@@ -679,7 +681,7 @@ def push(self: Boards, actions: Tensor) -> Boards: # [N] int64, legal
     types[:, 3] ^= castles
     after, rest = (own & gone | m.arrives) ^ castles, opp & ~taken
     sides = torch.where(white, torch.stack([after, rest]), torch.stack([rest, after])).T
-    castling = self.castling & gone & ~m.arrives & ~torch.where(king, own, t.zero)
+    castling = self.castling & gone & ~(m.arrives | torch.where(king, own, t.zero))
     quiet = ~pawn & (taken == 0)
     boards = Boards(torch.cat([types, sides], 1), ~white, castling, torch.where(pawn, m.passes, t.zero),
                     (self.halfmove + 1) * quiet, self.fullmove + ~white, self.keys)
@@ -722,7 +724,8 @@ def with_history(self: Boards, n: int) -> Boards:
 def _never_mates(own: Tensor, opp: Tensor, kinds: Tensor, one_colour: Tensor) -> Tensor: # [2,N], [6,N], [N] -> [2,N]
     "True = this side can never give mate."
     pawns, knights, bishops, rooks, queens, kings = kinds.unbind(0)
-    several = own & (own - 1) & (own & (own - 1)) - 1 != 0    # more than two pieces
+    fewer = own & (own - 1)
+    several = fewer & (fewer - 1) != 0    # more than two pieces
     lone_knight = ~several & (opp & ~kings & ~queens == 0)
     by_bishops = one_colour & (pawns == 0) & (knights == 0)
     weak = torch.where(own & knights != 0, lone_knight, (own & bishops == 0) | by_bishops)

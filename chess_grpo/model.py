@@ -31,10 +31,10 @@ def masked_log_probs(
     "Log-softmax over the legal moves; an error names a row that has none, or no numbers."
     if not 0 < temperature < math.inf:
         raise UserError(f"temperature is {temperature}; it must be a number above 0.")
-    out = torch.log_softmax((logits / temperature).masked_fill(~mask, -torch.inf), -1)
-    wrong = out[:, :1].isnan()    # one nan makes its whole row nan, and so does an empty row
-    if check and wrong.any():
-        row = int(wrong.nonzero()[0, 0])
+    scaled = logits if temperature == 1 else logits / temperature
+    out = torch.log_softmax(scaled.masked_fill(~mask, -torch.inf), -1)
+    if check and out[:, 0].isnan().any():    # one nan makes its whole row nan, and so does an empty row
+        row = int(out[:, 0].isnan().nonzero()[0, 0])
         if not mask[row].any(): raise UserError(f"Row {row} has no legal move: leave out games that are over.")
         checked(out)
     return out
@@ -195,6 +195,11 @@ def _written_out(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout_p
 
 # %% ../nbs/core/13_model.ipynb #269b3f5d
 @lru_cache
+def _token_parts(device: str) -> Tensor: # [4608,5] int32: piece, mine, theirs, aim; the first three together
+    t = torch.arange(N_TOKENS, dtype=torch.int32, device=device)
+    return torch.stack([t % 16, t // 16 % 6, t // 96 % 6, t // 576, t % 576], 1)
+
+@lru_cache
 def _head_index(device: str): # [2,1968] from*64+to; [2,1968] to*5+piece, piece 4 = none
     "For each action its from-to pair and its promotion, as White and as Black sees them."
     t = _tables(device)
@@ -222,9 +227,9 @@ class Policy(PolicyNetwork):
 
     def embed(self, tokens: Tensor) -> Tensor: # [N,64] int16, from the mover's side -> [N,64,width]
         "The four parts of a token, the first three together, and its square."
-        t = tokens.int()
-        parts = self.piece(t % 16) + self.mine(t // 16 % 6) + self.theirs(t // 96 % 6)
-        return parts + self.aim(t // 576) + self.joint(t % 576) + self.place
+        piece, mine, theirs, aim, joint = _token_parts(str(tokens.device))[tokens.int()].unbind(-1)
+        parts = self.piece(piece) + self.mine(mine) + self.theirs(theirs)
+        return parts + self.aim(aim) + self.joint(joint) + self.place
 
     def trunk(self, boards: Boards) -> Tensor: # [N,64,width]
         "On a CPU 128 boards at a time, which is what stays in its caches."

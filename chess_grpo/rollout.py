@@ -216,14 +216,14 @@ def sample(
     group = torch.arange(n, device=device) // num_generations
     alive, over = torch.ones(n, dtype=torch.bool, device=device), torch.zeros_like(boards.turn)
     expert = _Expert(engine, generator, expert_prob, expert_game_prob, expert_depth, n, device)
-    now, plies = boards, []
+    now, plies, nobody = boards, [], ~alive
     with ThreadPoolExecutor(1) as scribe:
         for t in range(rollout_plies):    # shapes stay: games that are over stand still, and do not count
             with torch.set_grad_enabled(keep and t % 2 == 0): every = policy.log_probs(now, temperature, over)
             lp = every.detach()
             if t == 0 and root_noise: lp = with_noise(lp, root_noise, root_alpha, generator)
             a = sample_actions(lp, num_generations if t == 0 else 1, generator)
-            by_engine = expert.correct(a, now, alive) if t % 2 else torch.zeros_like(alive)
+            by_engine = expert.correct(a, now, alive) if t % 2 and expert_prob else nobody
             plies.append(_Ply(now, a.flatten(), lp.gather(1, a).flatten(), alive, by_engine, every if keep else None))
             after = (now.repeat(num_generations) if t == 0 else now).push(a.flatten())
             now = after.where(alive, now) if t else after
@@ -283,7 +283,6 @@ class _Expert:
 
     def correct(self, actions: Tensor, now: Boards, alive: Tensor) -> Tensor: # [n] bool, True = changed
         "Replace sampled moves by the engine's."
-        if not self.ply: return torch.zeros_like(alive)
         by_engine = self.has_expert & (self._draw(len(alive)) < self.ply) & alive
         start = time.perf_counter()
         moves = self.engine.best_moves(now[by_engine].fens(), f"go depth {self.depth}")
