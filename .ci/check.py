@@ -295,6 +295,7 @@ def run_all(words: list[str], wrong: list[str]) -> int:
     start, done = time.monotonic(), []
     os.environ.update(SMOKE)
     SERVER.set_forkserver_preload(["torch", "nbdev.test"])
+    sys.warnoptions.append("ignore::UserWarning:multiprocessing.resource_tracker")    # of processes that end at once
     with ThreadPoolExecutor(1) as other, ThreadPoolExecutor(2) as pair:
         apart = None if words else other.submit(elsewhere)
         passed = list(pair.map(lambda p: run(p, len(chosen), done), chosen))

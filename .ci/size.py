@@ -34,7 +34,8 @@ with EnginePool(1) as engine:
     trainer.step()
     sys.setprofile(None)
 settings = "core.py", "schema.py", "config.py"    # no position passes through these
-print(len({c.co_filename for c in entered if not c.co_filename.endswith(settings)}), sum(len(inspect.getsourcelines(c)[0]) for c in entered))
+files = {c.co_filename for c in entered if not c.co_filename.endswith(settings)}
+print(len(files), sum(len(inspect.getsourcelines(c)[0]) for c in entered))
 """
 COMMANDS = "from chess_grpo.cli import COMMANDS; print(len(COMMANDS))"
 
@@ -100,7 +101,8 @@ def main():
               f"{'   over' if over else ''}")
     done = subprocess.run([sys.executable, "-c", STEP], cwd=ROOT, capture_output=True, text=True)
     files, lines = done.stdout.split() or "??"
-    print(f"one step from positions to weights, the functions that a profiler sees: {files} files (budget 9) beside core, schema, config, "
+    print(f"one step from positions to weights, the functions that a profiler sees: {files} files (budget 9) beside "
+          "core, schema and config, "
           f"{lines} lines (budget 1,600)")
     print("studies, not counted: " + ", ".join(f"{v:,} {k}" for k, v in apart.items()))
 
