@@ -224,7 +224,8 @@ def sample(
             if t == 0 and root_noise: lp = with_noise(lp, root_noise, root_alpha, generator)
             a = sample_actions(lp, num_generations if t == 0 else 1, generator)
             by_engine = expert.correct(a, now, alive) if t % 2 and expert_prob else nobody
-            plies.append(_Ply(now, a.flatten(), lp.gather(1, a).flatten(), alive, by_engine, every if keep else None))
+            state = replace(now) if rollout_plies > 1 else now    # without its legal moves, which are large
+            plies.append(_Ply(state, a.flatten(), lp.gather(1, a).flatten(), alive, by_engine, every if keep else None))
             after = (now.repeat(num_generations) if t == 0 else now).push(a.flatten())
             now = after.where(alive, now) if t else after
             outcome = now.outcome()
@@ -250,7 +251,7 @@ def _joined(plies: list[_Ply], shape: tuple[int, int], reward, temperature: floa
     def table(name: str) -> Tensor: return torch.stack([getattr(p, name) for p in plies], 1).view(*shape, -1)
     mask, log_probs = table("alive"), table("log_probs")
     if log_probs.isnan().any(): checked(log_probs.view(-1, len(plies)))
-    states, every = Boards.cat([p.states for p in plies]), None
+    states, every = plies[0].states if len(plies) == 1 else Boards.cat([p.states for p in plies]), None
     index = torch.arange(shape[0], device=mask.device).repeat_interleave(shape[1])[:, None]
     with torch.set_grad_enabled(True):
         if plies[0].every is not None: every = torch.cat([p.every for p in plies])
