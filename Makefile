@@ -1,5 +1,7 @@
 # make train   set up, then train for a few minutes and write a report    (ARGS="--seed 1" passes options on)
 # make test    set up, then check the library and run every notebook's tests at scale smoke    (ARGS=board: those with "board" in their path)
+# make gpu     on a machine with a card: rules, numbers, launches, speed and a run there, in runs/gpu, about eight minutes
+# make gpu-carry   set up, then put what such a machine may lack into .carry: the engine, and wheels
 # make size    set up, then print how large the library is, each figure with its budget
 # make test-notes         the five notes and `start`, where the package is hidden: installed by their first cell from a git address
 # make test-nbdev3        does nbdev 3 export the same library?
@@ -16,13 +18,20 @@ CPU_TORCH := --index-url https://download.pytorch.org/whl/cpu
 VENV = $(shell $(PYTHON) -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])' 2>/dev/null)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: train test size test-notes test-nbdev3 test-browser test-environments setup stockfish export clean
+.PHONY: train test gpu gpu-carry size test-notes test-nbdev3 test-browser test-environments setup stockfish export clean
 
 train: setup
 	$(BIN)/chess-grpo train $(ARGS)
 
 test: setup
 	$(BIN)/python .ci/check.py $(ARGS)
+
+gpu:
+	$(PYTHON) .ci/gpu.py $(ARGS)
+
+gpu-carry: setup
+	@mkdir -p .carry && cp "$$(command -v stockfish || echo /usr/games/stockfish)" .carry/stockfish
+	$(PIP) wheel --no-deps -w .carry 'chess' wandb anywidget ipywidgets psygnal traitlets tqdm
 
 size test-notes test-nbdev3 export: setup
 	$(BIN)/python .ci/check.py --$(@:test-%=%)

@@ -284,6 +284,14 @@ def run(notebook: Path, all_of_them: int, done: list) -> bool:
     return ok
 
 
+def gpu_script() -> list[str]:
+    "Does what runs on a card run here?"
+    with tempfile.TemporaryDirectory() as folder:
+        words = [sys.executable, ROOT/".ci/gpu.py", "--device", "cpu", "--small", "--out", folder]
+        done = subprocess.run(words, cwd=folder, env=SMOKE, capture_output=True, text=True)
+    return [f"make gpu: {done.stdout[-1500:]}{done.stderr[-1500:]}"] if done.returncode else []
+
+
 def much_code(notebook: Path) -> int:
     "Its characters: what takes long to run is mostly long."
     return len(source_of(json.loads(notebook.read_text()), "code"))
@@ -297,7 +305,7 @@ def run_all(words: list[str], wrong: list[str]) -> int:
     SERVER.set_forkserver_preload(["torch", "nbdev.test"])
     sys.warnoptions.append("ignore::UserWarning:multiprocessing.resource_tracker")    # of processes that end at once
     with ThreadPoolExecutor(1) as other, ThreadPoolExecutor(2) as pair:
-        apart = None if words else other.submit(elsewhere)
+        apart = None if words else other.submit(lambda: elsewhere() + gpu_script())
         passed = list(pair.map(lambda p: run(p, len(chosen), done), chosen))
         try: wrong += apart.result() if apart else []
         except (OSError, subprocess.CalledProcessError) as e: wrong.append(f"first cells could not be tried: {e}")
