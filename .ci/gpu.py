@@ -112,7 +112,7 @@ def settled(device: str):
 
 def launches(device: str, small: bool) -> dict:
     "Kernels and waits of a ply and of a step, as the profiler and torch's own warnings see them."
-    if not device.startswith("cuda"): return {"not asked": "there is no device: see notebook devices"}
+    if not device.startswith("cuda"): return {"not asked": "there is no device: see notebook benchmarks"}
     from torch.profiler import ProfilerActivity, profile
     plies, starts = 4 if small else 16, random_starts(32, generator(0))
     policy = new_policy(TrainConfig().network, 0).to(device).eval()

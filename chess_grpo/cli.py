@@ -30,6 +30,7 @@ from .log import interruptible
 from .model import SHIPPED, load_policy
 from .positions import load_openings
 from .pretrain import PretrainConfig, pretrain, read_pretrain_config
+from .report import aligned
 from .schema import help_of, keys, read_word
 from .train import Trainer, train
 
@@ -192,9 +193,8 @@ def _evaluate(args):
 
 def _rival(name: str, known: tuple[str, ...]):
     if name in SHIPPED or Path(name).exists(): return load_policy(name)
-    raise UserError(f"There is no opponent {name!r}; choose one of {', '.join((*known, *SHIPPED))}, a run's "
-                    f"folder, or a"
-                    " policy.safetensors.")
+    raise UserError(f"There is no opponent {name!r}; choose one of "
+                    f"{', '.join((*known, *SHIPPED))}, a run's folder, or a policy.safetensors.")
 
 def _print_quality(player: PolicyPlayer, rival: PolicyPlayer | None):
     data = load_validation()
@@ -228,32 +228,30 @@ def _uci(args):
          option("--browser", choices=("yes", "no"), default="yes", help="open it"))
 def _play(args):
     from chess_grpo.ui.sparring import play
-    if not 0 <= args.temperature <= 1.5: raise UserError(f"temperature is {args.temperature}; it must be a number "
-                                                         f"from 0 to 1.5.")
+    if not 0 <= args.temperature <= 1.5: raise UserError(f"temperature is {args.temperature}; it "
+                                                         "must be a number from 0 to 1.5.")
     if not 0 <= args.port < 65_536: raise UserError(f"port is {args.port}; it must be between 0 and 65535.")
     play(args.policy, args.side, args.temperature, args.fen, port=args.port, browser=args.browser == "yes")
 
 @command("report", "compare several runs on one page: curves, differences, matches",
-         option("runs", nargs="+", metavar="RUN", help="folders of runs, such as runs/grpo; the others are "
-                "compared with the first"),
+         option("runs", nargs="+", metavar="RUN", help="folders of runs, such as runs/grpo; the "
+                "others are compared with the first"),
          option("--out", default="runs/report.html", help="the page"),
          option("--openings", type=int, default=10, help="openings of each match, two games each; 0 = no match"))
 def _report(args):
-    from chess_grpo.report import compare_runs
+    from chess_grpo.ui.page import compare_runs
     _at_least(0, openings=args.openings)
     head, rows = compare_runs(args.runs, args.out, args.openings, progress=True)
-    width = [max(len(r[i]) for r in (head, *rows)) for i in range(len(head))]
-    for r in (head, *rows): print("  ".join(c.ljust(w) for c, w in zip(r, width)).rstrip())
+    print(aligned(head, rows))
     print(Path(args.out).resolve())
 
 # %% ../nbs/core/50_cli.ipynb #870573e1
 @command("text", "make samples of RookWorld's two tasks, and train a text model on them",
-         option("--data", default="runs/text", help="a folder of samples, made first if it is not there; or a "
-                "data set, such as "
-                "hub:jrahn/rookworld_7m"),
+         option("--data", default="runs/text", help="a folder of samples, made first if it is not "
+                "there; or a data set, such as hub:jrahn/rookworld_7m"),
          option("--out", default="runs/text/text_model.safetensors", help="the file of the model"),
-         option("--start", default="", help="a text model to continue from: a file, a folder, or hub:NAME; empty "
-                "= random weights"),
+         option("--start", default="", help="a text model to continue from: a file, a folder, or "
+                "hub:NAME; empty = random weights"),
          option("--samples", type=int, default=120_000, help="to make or to read, half of each task"),
          option("--steps", type=int, default=1000, help="of training"),
          option("--batch_size", type=int, default=48, help="samples a step"),

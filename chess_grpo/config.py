@@ -62,8 +62,8 @@ class TrainConfig(Config):
     temperature: float = key(1.0, "of sampling", above=0)
     expert_prob: float = key(0.0, "probability that the engine chooses a rival's move of a rollout", least=0, most=1)
     root_noise: float = key(0.0, "weight of Dirichlet noise at the first ply of a rollout", least=0, most=1)
-    dynamic_sampling: int = key(0, "most times that groups without variance are sampled again from other "
-                                "positions", least=0)
+    dynamic_sampling: int = key(0, "most times that groups without variance are sampled again from "
+                                "other positions", least=0)
     # rewards and advantages
     reward: str = same(RewardConfig, "reward")
     reward_scale: float | None = same(RewardConfig, "reward_scale")
@@ -84,10 +84,10 @@ class TrainConfig(Config):
     entropy_estimator: str = same(LossConfig, "entropy_estimator")
     # the optimiser
     num_iterations: int = key(1, "optimiser steps a rollout (μ)", least=1, most=1_000)
-    steps_per_generation: int = key(1, "steps until the policy that samples gets the weights of the one that "
-                                    "learns", least=1)
-    optimizer: str = key("muon", "muon for the matrices inside, at ten times learning_rate, and adamw for the "
-                         "rest; or adamw",
+    steps_per_generation: int = key(1, "steps until the policy that samples gets the weights of "
+                                    "the one that learns", least=1)
+    optimizer: str = key("muon", "muon for the matrices inside, at ten times learning_rate, and "
+                         "adamw for the rest; or adamw",
                          choices=("muon", "adamw"))
     learning_rate: float = key(1e-3, "of AdamW, at its highest", above=0)
     adam_beta2: float = key(0.98, "of AdamW, under either optimizer", least=0, below=1)
@@ -97,9 +97,8 @@ class TrainConfig(Config):
     weight_decay: float = key(0.01, "of either optimizer", least=0)
     max_grad_norm: float = key(1.0, "largest norm of the gradient", above=0)
     freeze_layers: int = key(0, "layers, with the embedding, whose weights stay; 0 = none", least=0)
-    micro_batch_size: int | None = key(None, "positions whose activations are kept at once for the gradient; the "
-                                       "rest is "
-                                       "computed twice; none = all", above=0)
+    micro_batch_size: int | None = key(None, "positions whose activations are kept at once for the "
+                                       "gradient; the rest is computed twice; none = all", above=0)
     # faults to study
     learner_temperature: float | None = key(None, "of the learner's log-probabilities; none = that of sampling, "
                                             "anything else is a fault to study", above=0)
@@ -107,15 +106,15 @@ class TrainConfig(Config):
     # what is watched
     entropy_floor: float | None = key(None, "a guard acts when the entropy stays below", unit="nats", above=0)
     guard_action: str = key("warn", "what a guard does after 20 steps", choices=GUARD_ACTIONS)
-    target_kl: float | None = key(None, "beta follows the KL to the starting policy, or beta_old the other, if "
-                                  "beta is 0; "
-                                  "none = it is constant", unit="nats", above=0)
+    target_kl: float | None = key(None, "beta follows the KL to the starting policy, or beta_old "
+                                  "the other, if beta is 0; none = it is "
+                                  "constant", unit="nats", above=0)
     preflight: str = key("stop", "what to do when the preflight finds a fault", choices=("stop", "warn", "off"))
     eval_steps: int = key(15, "steps between two evaluations and checkpoints", least=1)
     match_openings: int = key(50, "openings of the match against a random mover, two games each; 0 = no match", least=0)
     device: str = key("auto", "cpu, cuda, or auto: cuda where there is one")
-    bf16: bool | None = key(None, "sample and learn in bfloat16 where that is safe (autocast); none = where this "
-                            "processor is faster with it")
+    bf16: bool | None = key(None, "sample and learn in bfloat16 where that is safe (autocast); "
+                            "none = where this processor is faster with it")
 
     def __post_init__(self):
         super().__post_init__()
@@ -188,8 +187,8 @@ def read_config(
     "The configuration of a run that can be resumed."
     path = folder/"config.json"
     if not path.is_file() or not (folder/"state.safetensors").is_file():
-        raise UserError(f"{folder} holds no run that can be resumed: it must contain config.json and "
-                        f"state.safetensors.")
+        raise UserError(f"{folder} holds no run that can be resumed: it must contain config.json "
+                        "and state.safetensors.")
     return TrainConfig.from_dict(parse_json(path.read_bytes(), path), str(path))
 
 _PLAIN = {"optimizer": "adamw", "adam_beta2": 0.99, "bf16": False}

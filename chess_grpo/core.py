@@ -11,7 +11,6 @@ import glob
 import hashlib
 import json
 import os
-import random
 import re
 from pathlib import Path
 from typing import Callable
@@ -77,8 +76,8 @@ def write_whole(
         new.replace(path)
         _flush(path.parent)    # the new name too
     except (OSError, SafetensorError) as e:
-        raise UserError(f"{path} could not be written ({e}): free some space or choose another folder; the"
-                        " earlier file is untouched.") from None
+        raise UserError(f"{path} could not be written ({e}): free some space or choose another "
+                        "folder; the earlier file is untouched.") from None
     finally:
         try: new.unlink(missing_ok=True)
         except OSError: pass    # the folder is read-only, so there is no new file
@@ -153,8 +152,8 @@ class World:
         if int(size) < 2: return
         try: from accelerate import PartialState
         except ImportError:
-            raise UserError("Several processes share this run (WORLD_SIZE is set), and that needs accelerate:"
-                            " pip install accelerate.") from None
+            raise UserError("Several processes share this run (WORLD_SIZE is set), and that needs "
+                            "accelerate: pip install accelerate.") from None
         state = PartialState(cpu=not torch.cuda.is_available())
         self.rank, self.size, self.device = state.process_index, state.num_processes, state.device
 
@@ -250,8 +249,8 @@ def read_tensors(
         if x.is_floating_point() and x.dtype.itemsize < 2:
             raise UserError(f"{path} holds {name}, of a type that is not kept here ({x.dtype}); {advice}.")
         if finite and x.is_floating_point() and not x.isfinite().all():
-            raise UserError(f"{path} holds numbers that are not finite, in {name}: the run that wrote"
-                            f" it had diverged; take an earlier {kind}.")
+            raise UserError(f"{path} holds numbers that are not finite, in {name}: the run that "
+                            f"wrote it had diverged; take an earlier {kind}.")
     return header, tensors
 
 # %% ../nbs/core/00_core.ipynb #2cea88b3
@@ -268,19 +267,3 @@ def read_json(path: str | Path, kind: str, advice: str = "take another copy"):
     whole = parse_json(_check_seal(Path(path), kind, advice), path)
     _check_format(path, kind, whole.get("format") if isinstance(whole, dict) else None)
     return whole.get("content")
-
-# %% ../nbs/core/00_core.ipynb #695a78f4
-def refuses_damage(path: str | Path, load: Callable[[Path], object], flips: int = 200, cuts: int = 50,
-                   seed: int = 0) -> int: # how many damaged copies were refused: all of them
-    "AssertionError if a loader takes a damaged copy, or its error is not one line."
-    whole, rng = Path(path).read_bytes(), random.Random(seed)
-    copy = Path(path).with_name("damaged-" + Path(path).name)
-    for i in range(flips + cuts):
-        at, bit = rng.randrange(len(whole)), rng.randrange(8)
-        rest = bytes([whole[at] ^ 1 << bit]) + whole[at + 1:] if i < flips else b""    # flipped, or cut off
-        copy.write_bytes(whole[:at] + rest)
-        try: load(copy)
-        except UserError as e: assert "\n" not in str(e), f"byte {at}: more than one line: {e}"
-        else: raise AssertionError(f"{copy.name}, damaged at bit {bit} of byte {at}, was accepted")
-    copy.unlink()
-    return flips + cuts

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from .log import progress_bar
 
-from .board import ACTIONS, MOVES, Boards, random_actions
+from .board import ACTIONS, MOVES, Boards
 from .core import UserError, generator
 from .engine import EnginePool
 from .labels import Labelled
@@ -42,7 +42,7 @@ class RandomPlayer:
     name: str = "random mover"
 
     def choose(self, boards: Boards) -> Tensor:
-        return random_actions(boards.legal_mask(), self.generator)
+        return boards.random_moves(self.generator)
 
 # %% ../nbs/evaluation.ipynb #a4624b26
 @dataclass
@@ -338,7 +338,7 @@ def random_openings(
         for _ in range(plies):
             on = boards.outcome() == 0
             boards, lines = boards[on], lines[on]
-            actions = random_actions(boards.legal_mask(), generator)
+            actions = boards.random_moves(generator)
             boards, lines = boards.push(actions), torch.cat([lines, actions[:, None]], 1)
         on = boards.outcome() == 0
         for fen, line in zip(boards[on].fens(), lines[on].tolist()):

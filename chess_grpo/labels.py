@@ -241,8 +241,8 @@ def write_shards(
         if not path.exists(): _write_shard(path, made(i), settings)
         was = _read_shard(path)[1]
         if was != settings:
-            raise UserError(f"{path} was made with {was}, not with {settings}: choose another folder, or the same"
-                            " settings.")
+            raise UserError(f"{path} was made with {was}, not with {settings}: choose another "
+                            "folder, or the same settings.")
     # a shard waits for all answers of a ply: engines that are free meanwhile serve another shard
     at_once = getattr(engine, "shards_at_once", 1 + -(-2 * len(engine.pids) // how.get("games", 256)))
     threads = ThreadPoolExecutor(at_once)

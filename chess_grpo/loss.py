@@ -36,9 +36,9 @@ class AdvantageConfig(Config):
     baseline: str = key("group", "what is taken off the returns; value: what a value head of the network expects",
                         choices=lambda: tuple(BASELINES))
     scale_rewards: str = key("batch", "what divides the advantages", choices=("none", "group", "rms", "batch", "all"))
-    credit: str = key("step", "what a step answers for; return and trajectory add up, so they want rewards that "
-                      "are changes"
-                      " (reward_change): of levels, a game that is won early has fewer",
+    credit: str = key("step", "what a step answers for; return and trajectory add up, so they want "
+                      "rewards that are changes (reward_change): of levels, a game that is won "
+                      "early has fewer",
                       choices=("step", "return", "trajectory"))
     ddof: int = key(0, "1 = sums of squares are divided by n - 1", least=0, most=1)
     eps: float = key(1e-4, "keeps the division by the scale finite", above=0)
@@ -126,8 +126,8 @@ def group_advantages(
 
 def _check_rewards(rewards: Tensor, mask: Tensor, c: AdvantageConfig, values: Tensor | None):
     if rewards.shape != mask.shape:
-        raise UserError(f"rewards are {list(rewards.shape)} and their mask is {list(mask.shape)}; both must be "
-                        f"[B,G,T].")
+        raise UserError(f"rewards are {list(rewards.shape)} and their mask is {list(mask.shape)}; "
+                        "both must be [B,G,T].")
     _check_finite({"reward": rewards}, mask, "one such reward makes its whole group meaningless", UserError)
     if c.baseline == "value" and (values is None or c.credit == "trajectory"):
         why = "there are no values" if values is None else "of a trajectory no value is known, only of its steps"
@@ -181,8 +181,8 @@ ADVANTAGES = {
 class LossConfig(Config):
     "The objective."
     epsilon: float = key(0.2, "ratios below 1 - epsilon of a bad step cost nothing more", least=0)
-    epsilon_high: float | None = key(None, "ratios above 1 + epsilon_high of a good step earn nothing more; none "
-                                     "= epsilon",
+    epsilon_high: float | None = key(None, "ratios above 1 + epsilon_high of a good step earn "
+                                     "nothing more; none = epsilon",
                                      above=0)
     delta: float | None = key(None, "how bad a bad step can get, above 1 + epsilon_high; none = no bound", above=0)
     importance_sampling_level: str = key("token", "a ratio a step (token), or one a sample", choices=("token",

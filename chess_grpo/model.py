@@ -55,8 +55,8 @@ def checked(log_probs: Tensor) -> Tensor: # [N,A], the same
     "`NotFinite` names the first row whose log-probabilities are not numbers."
     wrong = log_probs.isnan().any(1)
     if wrong.any():
-        raise NotFinite(f"The policy's log-probabilities of row {int(wrong.nonzero()[0])} are not numbers: its weights"
-                        " have diverged.")
+        raise NotFinite(f"The policy's log-probabilities of row {int(wrong.nonzero()[0])} are not "
+                        "numbers: its weights have diverged.")
     return log_probs
 
 def autocast(device: str, dtype: torch.dtype):
@@ -80,9 +80,8 @@ class PolicyConfig(Config):
     def __post_init__(self):
         super().__post_init__()
         if self.width % self.heads:
-            raise UserError(f"width is {self.width} and heads is {self.heads}: the heads share the width, so it "
-                            f"must be a"
-                            " multiple of them.")
+            raise UserError(f"width is {self.width} and heads is {self.heads}: the heads share the "
+                            "width, so it must be a multiple of them.")
 
 # %% ../nbs/core/13_model.ipynb #9d8cf4be
 class PolicyNetwork(nn.Module):

@@ -16,7 +16,7 @@ import chess
 import torch
 from torch import Tensor
 
-from .board import ACTIONS, PIECES, Boards, Legal, random_actions
+from .board import ACTIONS, PIECES, Boards, Legal
 from .core import UserError, World, data_path, generator, patch
 from .engine import EnginePool
 from .schema import Config, key
@@ -39,7 +39,7 @@ def random_games(
     "Positions of random play."
     boards, seen = Boards.start(games), []
     for _ in range(plies):
-        boards = boards.push(random_actions(boards.legal_mask(), generator))
+        boards = boards.push(boards.random_moves(generator))
         boards = boards[boards.outcome() == 0]
         if not len(boards): break
         seen.append(boards)
@@ -97,7 +97,7 @@ def _from_book(book: Boards, n: int, generator: torch.Generator) -> Boards:
     boards = book[torch.randint(len(book), (n,), generator=generator)]
     for _ in range(2):
         on = (torch.rand(n, generator=generator) < 0.5) & (boards.outcome() == 0)
-        moves = random_actions(boards[on].legal_mask(), generator)
+        moves = boards[on].random_moves(generator)
         boards = put_rows(boards, on, boards[on].push(moves))
     return boards[boards.outcome() == 0]
 
@@ -324,7 +324,7 @@ class LiveGames:
         which = torch.randint(len(self.openings), (n,), generator=generator).tolist()
         boards = Boards.from_fens([self.openings[i] for i in which], history=HISTORY)
         other = torch.rand(n, generator=generator) < 0.5
-        moves = random_actions(boards[other].legal_mask(), generator)
+        moves = boards[other].random_moves(generator)
         moved = boards[other].push(moves)
         on = moved.outcome() == 0    # that move may mate; then the game begins before it
         return put_rows(boards, other.masked_scatter(other, on), moved[on])
@@ -417,7 +417,7 @@ def play_on(self: Starts,
     "Play a move and a reply in every live game."
     if not self.n_live: return
     def reply(boards: Boards, games: Tensor) -> Tensor:
-        moves = random_actions(boards.legal_mask(), self.generator)
+        moves = boards.random_moves(self.generator)
         own = ~(self.luck < self.config.random_opponent_fraction)[games]
         if own.any(): moves[own] = choose(boards[own]).to(moves.device)
         return moves

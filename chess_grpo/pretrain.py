@@ -321,9 +321,9 @@ class PretrainResult:
 
     def __str__(self):
         last = self.rows[-1]
-        return (f"{self.steps} steps in {self.seconds:.0f} s: top-1 {last['valid/top1']:.1%}, top-5 "
-                f"{last['valid/top5']:.1%},"
-                f" expected-score loss on the development positions {last['eval/expected_loss']:.3f}")
+        return (f"{self.steps} steps in {self.seconds:.0f} s: top-1 {last['valid/top1']:.1%}, "
+                f"top-5 {last['valid/top5']:.1%}, expected-score loss on the development positions "
+                f"{last['eval/expected_loss']:.3f}")
 
 @patch
 def finished(self: _Pretraining) -> PretrainResult:

@@ -196,5 +196,5 @@ def totals(notes: Sequence[str] = NOTES, root: str | Path | None = "runs") -> st
     luck = f" ({differ} of them because not every set of seeds says the same)" if differ else ""
     arguments, changed = sum(r.by == "argument" for r in rules), sum(r.changed != "" for r in rules)
     smoke = _smoke([v for vs in found for v in vs])
-    return (f"{counted(stands)}{luck}; {arguments} by argument, {changed} by a rule that was changed after"
-            f" figures had been seen{smoke}")
+    return (f"{counted(stands)}{luck}; {arguments} by argument, {changed} by a rule that was "
+            f"changed after figures had been seen{smoke}")

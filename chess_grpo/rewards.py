@@ -70,8 +70,8 @@ def reward_named(
 ) -> Callable[[Scores], Tensor]:
     "A reward by its name."
     if name not in REWARDS:
-        raise UserError(f"There is no reward {name!r}; choose one of {', '.join(REWARDS)}; --import MODULE brings"
-                        " your own.")
+        raise UserError(f"There is no reward {name!r}; choose one of {', '.join(REWARDS)}; "
+                        "--import MODULE brings your own.")
     found = REWARDS[name]
     if scale is not None:
         if "per" not in inspect.signature(found).parameters:

@@ -4,19 +4,17 @@
 
 # %% auto #0
 __all__ = ['METRICS', 'StepData', 'Metric', 'metric', 'measure', 'Action', 'Guard', 'EntropyFloor', 'GroupCollapse',
-           'ClipFraction', 'AdaptiveKL', 'make_guards', 'Controls', 'Trainer', 'Clock', 'resumed_trainer', 'RunResult',
-           'train', 'judged', 'learned', 'write_report', 'media_of']
+           'ClipFraction', 'AdaptiveKL', 'make_guards', 'Controls', 'Trainer', 'Clock', 'resumed_trainer', 'Change',
+           'RunResult', 'train', 'judged']
 
 # %% ../nbs/grpo_training.ipynb #9a720530
 import copy
 import json
 import os
-import platform
-import subprocess
 import sys
 import time
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Callable
@@ -25,13 +23,12 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from . import __version__
 from .board import MOVES, Boards
 from chess_grpo.config import (
     GUARD_ACTIONS, RESUMABLE, TrainConfig, lr_multiplier, planned_lr, read_config, resolve_device
 )
 from chess_grpo.core import (
-    NotFinite, UserError, World, cores, data_path, fetched, generator, parse_json, patch, read_tensors,
+    NotFinite, UserError, World, cores, fetched, generator, parse_json, patch, read_tensors,
     write_tensors, write_whole
 )
 from .engine import EngineError, EnginePool
@@ -47,9 +44,7 @@ from chess_grpo.model import (
     PolicyNetwork, autocast, freeze, load_weights, new_policy, sample_actions, save_policy, start_from
 )
 from .positions import PositionConfig, Starts, load_openings, put_rows
-from chess_grpo.report import (
-    CURVES, Change, Html, changes_html, curves_svg, element, page_html, replay_html, report_html
-)
+from .report import aligned
 from .rewards import Reward, expected
 from .rollout import Rollout, ScoringConfig, compute_log_probs, put_groups, reused_output, sample
 from .stats import bootstrap
@@ -144,9 +139,8 @@ _OF_UPDATE = {    # logged as -> key of the first update's metrics, meaning; abs
     "mean_clip_fraction": ("clip_fraction", "share of ratios out of range, before the update"),
     "clip_low": ("clip_low", "share of ratios out of range downwards, of bad moves: their gradient is 0"),
     "clip_high": ("clip_high", "share of ratios out of range upwards, of good moves: their gradient is 0"),
-    "mean_kl_divergence": ("kl_sampled", "KL of the sampling policy from the learner's, estimated on the sampled "
-                           "actions "
-                           "(k3), before the update"),
+    "mean_kl_divergence": ("kl_sampled", "KL of the sampling policy from the learner's, estimated "
+                           "on the sampled actions (k3), before the update"),
     "entropy": ("exact_entropy", "exact entropy over the legal moves, nats"),
     "kl_ref": ("kl_ref", "KL of the learner to the starting policy; only with beta or target_kl"),
     "grad_norm": ("grad_norm", "norm of the gradient before clipping"),
@@ -286,8 +280,8 @@ class AdaptiveKL(Guard):
 
     def __post_init__(self):
         if not 0 < self.lowest <= self.highest:
-            raise UserError(f"The KL coefficient is to lie between {self.lowest} and {self.highest}; the bounds must be"
-                            " above 0 and in order.")
+            raise UserError(f"The KL coefficient is to lie between {self.lowest} and "
+                            f"{self.highest}; the bounds must be above 0 and in order.")
         self.memory.setdefault("coef", min(max(self.coef, self.lowest), self.highest))
 
     def logged(self): return {"adaptive_kl/current_kl_coef": self.memory["coef"]}
@@ -302,9 +296,9 @@ class AdaptiveKL(Guard):
         self.memory["coef"] = after
         if not self._lasting(after == before, self.patience): return None
         asks = "Is the KL there at equal weights?" if up else "Nothing needs to be held back."
-        why = (f"the coefficient has been at its {'highest' if up else 'lowest'} value {after:g} for "
-               f"{self.patience} steps while the KL is {kl / self.target:.2g} times the target: it is a constant now."
-               f" {asks}")
+        why = (f"the coefficient has been at its {'highest' if up else 'lowest'} value {after:g} "
+               f"for {self.patience} steps while the KL is {kl / self.target:.2g} times the "
+               f"target: it is a constant now. {asks}")
         return Action(self.name, "warn", why)
 
 def make_guards(c: TrainConfig) -> list[Guard]:
@@ -658,8 +652,8 @@ def load(self: Trainer, path: Path):
         raise _not_of_a_run(path, f"{type(e).__name__}: {e}") from None
     self.global_step = self.last_saved_step = done = _number(header, "step", path)
     if done > self.config.max_steps:
-        raise UserError(f"{path} is of step {done}, and max_steps is {self.config.max_steps}: make it at least "
-                        f"{done}.")
+        raise UserError(f"{path} is of step {done}, and max_steps is {self.config.max_steps}: make "
+                        f"it at least {done}.")
     self.evaluated = (0 if self.world.rank else _number(header, "evaluated", path)) - self.engine.evaluated
 
 def _not_of_a_run(path: Path, why: str) -> UserError:
@@ -704,6 +698,16 @@ def _share(m: MatchResult) -> str:
     return f"{m.points:.1%} ({m.low:.1%} to {m.high:.1%}; {m.wins + m.draws + m.losses} games)"
 
 @dataclass(frozen=True)
+class Change:
+    "A position in which two policies choose differently."
+    fen: str
+    before: str           # UCI
+    after: str            # UCI
+    best: str             # UCI
+    loss_before: float    # expected-score loss against the best move
+    loss_after: float
+
+@dataclass(frozen=True)
 class RunResult:
     "What a run left behind."
     folder: Path
@@ -726,10 +730,7 @@ class RunResult:
         return ["development positions, 95% intervals", "before", "after"], rows
 
     def __str__(self):
-        head, rows = self.table()
-        width = [max(len(r[i]) for r in [head, *rows]) for i in range(3)]
-        def line(row): return "  ".join(c.ljust(w) for c, w in zip(row, width)).rstrip()
-        return "\n".join(line(r) for r in [head, *rows])
+        return aligned(*self.table())
 
 # %% ../nbs/grpo_training.ipynb #9c9ccc33
 def train(
@@ -747,9 +748,9 @@ def train(
     if resume and (other := _differing(config, kept)):
         raise UserError(f"{other[0]} cannot be changed when a run is resumed; {', '.join(RESUMABLE)} can.")
     if config.freeze_layers and not config.start:
-        raise UserError(f"freeze_layers is {config.freeze_layers}, and there is no start: layers frozen at random "
-                        f"weights"
-                        " never learn. Name a checkpoint with start, or set freeze_layers to 0.")
+        raise UserError(f"freeze_layers is {config.freeze_layers}, and there is no start: layers "
+                        "frozen at random weights never learn. Name a checkpoint with start, or "
+                        "set freeze_layers to 0.")
     here = int(os.environ.get("LOCAL_WORLD_SIZE") or world.size)
     own = EnginePool(max(1, cores() // here)) if engine is None else None
     try:
@@ -806,15 +807,16 @@ class _Run:
 @patch
 def finish(self: _Run, trainer: Trainer) -> RunResult:
     "Steps, then policy with its card, report and match."
+    from chess_grpo.ui.page import media_of, write_report    # a subpackage: only runs need it
     with closing(Log(self.folder, self.config, trainer.global_step, not self.world.rank, self.print)) as log:
         again = f"chess-grpo train --resume {self.folder}"
         try:
             self.steps(trainer, log)
             self.stop.in_time()
         except NotFinite as e:
-            raise UserError(f"The run diverged at step {trainer.global_step}: {e} Start again with a lower "
-                            f"learning_rate;"
-                            f" {self.folder} keeps the checkpoint of step {trainer.last_saved_step}.") from None
+            raise UserError(f"The run diverged at step {trainer.global_step}: {e} Start again with "
+                            f"a lower learning_rate; {self.folder} keeps the checkpoint of step "
+                            f"{trainer.last_saved_step}.") from None
         except (EngineError, KeyboardInterrupt):
             self.print(f"interrupted; {self.folder} keeps the checkpoint of step {trainer.last_saved_step}: {again}")
             raise
@@ -860,15 +862,15 @@ def warnings(self: _Run, trainer: Trainer, now: Quality, row: dict) -> dict:
     "Printed and logged at once: sampler and learner differ; the first evaluations are worse than the start."
     found, kl = [], row.get("mean_kl_divergence", 0)    # a step that was taken back has none
     if trainer.reuses and kl >= 1e-4:
-        found.append(f"learner and sampler differ by a KL of {kl:.2g} at equal weights, and the sampling forward "
-                     f"pass is reused"
-                     " for the loss: stop the run, and run chess-grpo preflight")
+        found.append(f"learner and sampler differ by a KL of {kl:.2g} at equal weights, and the "
+                     "sampling forward pass is reused for the loss: stop the run, and run "
+                     "chess-grpo preflight")
     if trainer.global_step <= 2 * self.config.eval_steps:
         before = move_quality(trainer.reference.eval(), trainer.dev_set)
         low, high = bootstrap(now.losses - before.losses)
-        worse = (f"the loss on the development positions has risen by {low:.3f} to {high:.3f} (95%) since the "
-                 f"start: this run"
-                 " unlearns; stop it, and check the sign and the size of the advantages")
+        worse = (f"the loss on the development positions has risen by {low:.3f} to {high:.3f} "
+                 "(95%) since the start: this run unlearns; stop it, and check the sign and the "
+                 "size of the advantages")
         if low > 0: found.append(worse)
     for text in found: self.print(f"step {trainer.global_step}: {text}")
     return {"warning": f"step {trainer.global_step}: {'; '.join(found)}"} if found else {}
@@ -912,103 +914,3 @@ def print_result(self: _Run, result: RunResult):
         self.print(f"stopped after {result.steps} of {self.config.max_steps} steps; "
                    f"resume with: chess-grpo train --resume {self.folder}")
     self.print(f"report: {(self.folder/'report.html').resolve()}")
-
-# %% ../nbs/grpo_training.ipynb #9d948aa4
-def _compared(c: Compared) -> str:
-    w = c.whole
-    if c.verdict == "below": return f"better by {-w.high:.3f} to {-w.low:.3f} of the expected score (95%)"
-    if c.verdict == "above": return f"worse by {w.low:.3f} to {w.high:.3f} of the expected score (95%)"
-    if c.verdict == "crossing": return f"better in one place and worse in another ({w.low:+.4f} to {w.high:+.4f})"
-    return f"not distinguishable from those before (95%: {w.low:+.4f} to {w.high:+.4f})"
-
-def learned(result: RunResult) -> str:
-    "What a run has learned, in a sentence, with an interval over positions."
-    b, a = result.before, result.after
-    text = (f"After {result.steps} steps the greedy move gives away {a.expected_loss:.3f} of the expected score on the "
-            f"development positions; before, it was {b.expected_loss:.3f}. At equal entropy, from greedy moves to wide "
-            f"sampling, its moves are {_compared(result.compared)}.")
-    if result.matches:
-        points = [f"{result.matches[when].points:.0%}" for when in ("after", "before")]
-        text += f" Against a random mover it scores {points[0]}; before, it was {points[1]}."
-    return text + ("" if result.complete else " The run was stopped before its end.")
-
-def write_report(
-    result: RunResult,
-    rows: list[dict],
-    config: TrainConfig,
-    engine: str = "", # its name
-):
-    "report.html and summary.json in the run's folder."
-    seconds, speed = _speed(rows, config)
-    runs = {result.folder.name: rows}
-    files = ("policy.safetensors", "games_after.pgn", "games_before.pgn", "metrics.jsonl", "config.json")
-    page = report_html(
-        f"chess_grpo: {result.folder.name}", learned(result), _pictures(runs, result), result.table(),
-        result.changes, _a_game(result), curves_svg(runs), _made(config, seconds, speed, engine),
-        [(f, f) for f in files if (result.folder/f).exists()], config.to_dict())
-    write_whole(result.folder/"report.html", lambda p: p.write_text(page))
-    c = result.compared
-    whole = {"verdict": c.verdict, "loss_less_before": asdict(c.whole), "entropies": c.entropies}
-    figures = {"frontier": whole, "before": _figures(result.before), "after": _figures(result.after),
-               "matches": {k: asdict(m) for k, m in result.matches.items()}, "steps": result.steps,
-               "complete": result.complete, "seconds": seconds, "positions_a_second": speed}
-    text = json.dumps(figures, indent=1) + "\n"
-    write_whole(result.folder/"summary.json", lambda p: p.write_text(text))
-
-def _figures(q: Quality) -> dict:
-    return {k: v for k, v in asdict(q).items() if k not in ("losses", "choices", "drawn")}
-
-def _pictures(runs: dict[str, list[dict]], result: RunResult) -> Html:
-    "The learning curve; loss over entropy, before and after."
-    over_entropy = curves_svg(result.curves, [("loss over entropy (nats)", ["loss"])], x="entropy")
-    return element("div", curves_svg(runs, CURVES[:1]), over_entropy,
-                   style="display:grid;grid-template-columns:repeat(auto-fit,minmax(280px,1fr));gap:1em")
-
-def _speed(rows: list[dict], config: TrainConfig) -> tuple[dict[str, float], dict[str, float]]:
-    "Seconds by what they were spent on; positions a second."
-    seconds = {k: sum(r.get(f"time/{k}", 0) for r in rows) for k in ("positions", "policy", "engine", "learn")}
-    states = config.batch_size * sum("entropy" in r for r in rows)
-    return seconds, {"sampling": states / max(1e-9, seconds["policy"] + seconds["engine"]),
-                     "learning": states / max(1e-9, seconds["learn"])}
-
-# %% ../nbs/grpo_training.ipynb #9f2bd3e5
-def _commit() -> str:
-    "Of the checkout that this library is; empty if it is none."
-    root = data_path("README.md").parent.parent
-    if not (root/"nbs").is_dir(): return ""    # installed, perhaps inside somebody else's checkout
-    words = ["git", "-C", str(root), "describe", "--always", "--dirty"]
-    try: return subprocess.run(words, capture_output=True, text=True, check=True, timeout=5).stdout.strip()
-    except (OSError, subprocess.SubprocessError): return ""
-
-def _made(config: TrainConfig, seconds: dict, speed: dict, engine: str) -> list[tuple[str, str]]:
-    "How a run came to be: rows of a table."
-    spent = ", ".join(f"{what} {seconds[k]:.0f}" for k, what in (
-        ("positions", "finding positions"), ("policy", "choosing moves"), ("engine", "waiting for the engine"),
-        ("learn", "learning")))
-    versions = f"chess_grpo {__version__} {_commit()}".strip()
-    return [
-        ("a step", f"{config.batch_size} positions, {config.num_generations} sampled moves each, scored at depth "
-                   f"{config.search_depth}"),
-        ("seconds", spent),
-        ("positions a second", f"{speed['sampling']:.0f} in sampling, {speed['learning']:.0f} in learning"),
-        ("engine", engine), ("versions", f"{versions}, torch {torch.__version__}, Python {platform.python_version()}"),
-        ("machine", f"{platform.machine()}, {cores()} cores, {config.device}"),
-        ("ended", time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())),
-    ]
-
-def _a_game(result: RunResult) -> str:
-    "The won game of middle length, to replay; else the first."
-    def won(g) -> bool: return g.why == "checkmate" and (g.result == 1) == g.white.startswith("policy")
-    wins = sorted((g for g in result.games if won(g)), key=lambda g: len(g.moves))
-    show = wins[len(wins) // 2] if wins else result.games[0] if result.games else None
-    if not show: return ""
-    winner = {1.0: show.white, 0.0: show.black}.get(show.result)
-    text = f"{winner} won by {show.why}" if winner else f"a draw: {show.why}"
-    caption = f"{show.white} (White) - {show.black} (Black): {text}; opening: {show.opening.name}"
-    return replay_html(show.moves, caption, len(show.opening.moves))
-
-def media_of(result: RunResult) -> dict[str, str]: # name -> a page
-    "Boards and a game to replay, for a tracker to show beside the metrics."
-    boards, game = changes_html(result.changes), _a_game(result)
-    pages = {"positions": boards, "game": [Html(game)] if game else []}
-    return {name: page_html(name, body) for name, body in pages.items() if body}

@@ -136,8 +136,8 @@ class Fleet:
 def _join(self: Fleet, address: str | None) -> bool: # True = the cluster is to be left at the end
     if self.ray.is_initialized():
         if address not in (None, "auto"):
-            raise UserError("This process has joined a Ray cluster already: leave address out, or call"
-                            " ray.shutdown() first.")
+            raise UserError("This process has joined a Ray cluster already: leave address out, or "
+                            "call ray.shutdown() first.")
         return False
     quiet = dict(logging_level=logging.ERROR, log_to_driver=False)
     if not address: quiet["include_dashboard"] = False
@@ -207,8 +207,8 @@ def _welcome(self: Fleet, ref, first: bool = False):
     if about["name"] != self.name:
         self.ray.kill(actor.handle)
         if first:
-            raise UserError(f"Node {where} has {about['name']}, another one {self.name}: install the same engine"
-                            " on all.")
+            raise UserError(f"Node {where} has {about['name']}, another one {self.name}: install "
+                            "the same engine on all.")
         self.refused.add(actor.node)
         return
     actor.engines = about["engines"]

@@ -240,8 +240,8 @@ def read_lichess_games(
     for row in rows:
         missing = [k for k in ("movetext", *headers) if k not in row]
         if missing:
-            raise UserError(f"A row has no column {missing[0]}: it is not of Lichess/standard-chess-games;"
-                            f" it has {', '.join(row)}.")
+            raise UserError(f"A row has no column {missing[0]}: it is not of "
+                            f"Lichess/standard-chess-games; it has {', '.join(row)}.")
         moves = row["movetext"]
         parsed = next_game(io.StringIO(moves)) if isinstance(moves, str) else None
         if parsed is None or isinstance(parsed, str):

@@ -155,16 +155,16 @@ class _Fit:
         kept, ours = parse_json(header.get("settings", "null"), f"the settings of {self.path}"), self.settings
         if kept != ours:
             other = [k for k in ours if not isinstance(kept, dict) or kept.get(k) != ours[k]]
-            raise UserError(f"{self.path} is of another training, with other {', '.join(other)}: delete it to begin"
-                            " again, or resume with the same settings.")
+            raise UserError(f"{self.path} is of another training, with other {', '.join(other)}: "
+                            "delete it to begin again, or resume with the same settings.")
         try:
             load_training(self.model, self.optimizers, tensors, _TIED, str(self.path))
             self.losses, self.begun = tensors["losses"].tolist(), time.monotonic() - float(header["seconds"])
             torch.set_rng_state(tensors["dice"])
         except UserError: raise
         except (KeyError, ValueError, RuntimeError) as e:
-            raise UserError(f"{self.path} is of another model ({type(e).__name__}); delete it to begin"
-                            " again.") from None
+            raise UserError(f"{self.path} is of another model ({type(e).__name__}); delete it to "
+                            "begin again.") from None
 
     def step(self, loss: Tensor, warmup: int): # loss: scalar
         "Rates, gradient, clip, update."

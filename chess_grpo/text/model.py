@@ -322,8 +322,8 @@ def check_kept(
     def shapes(m: PreTrainedModel) -> dict: return {k: v.shape for k, v in m.state_dict().items()}
     with torch.device("meta"): small = isinstance(model, GPT2LMHeadModel) and small_model(*_shape(c).values())
     if not small or shapes(small) != shapes(model):
-        raise UserError(f"{path} is a file, and only the small model is kept in one, because it has our tokenizer;"
-                        " name a folder, which keeps this model with its own.")
+        raise UserError(f"{path} is a file, and only the small model is kept in one, because it "
+                        "has our tokenizer; name a folder, which keeps this model with its own.")
 
 def _shape(c: GPT2Config) -> dict[str, int]: return {"width": c.n_embd, "layers": c.n_layer, "heads": c.n_head}
 
@@ -382,8 +382,8 @@ def _no_code(path: str, **only):
     "Refuse a model that brings Python code of its own: it is never run."
     found = [PreTrainedConfig.get_config_dict(path, **only)[0], get_tokenizer_config(path, **only)]
     if any("auto_map" in f for f in found):
-        raise UserError(f"{path} brings Python code of its own (auto_map), which is never run here: use a model whose"
-                        " architecture transformers itself has.")
+        raise UserError(f"{path} brings Python code of its own (auto_map), which is never run "
+                        "here: use a model whose architecture transformers itself has.")
 
 def load_text_model(
     path: str | Path, # a .safetensors file, a folder, or hub:NAME such as hub:jrahn/RookWorld-LM-124M
@@ -392,8 +392,8 @@ def load_text_model(
     if str(path).endswith(".safetensors"): return _load_file(str(path)), chess_tokenizer()
     named, path = str(path).startswith(HUB), str(path).removeprefix(HUB)
     if not named and not Path(path).is_dir():
-        raise UserError(f"{path} is neither a file nor a folder; a model to be fetched has a name such as"
-                        f" {HUB}jrahn/RookWorld-LM-124M.")
+        raise UserError(f"{path} is neither a file nor a folder; a model to be fetched has a name "
+                        f"such as {HUB}jrahn/RookWorld-LM-124M.")
     only = {"local_files_only": not named}
     try:
         _no_code(path, **only)

@@ -17,7 +17,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from .. import __version__
-from ..board import MOVES, Boards, random_actions
+from ..board import MOVES, Boards
 from ..core import UserError, data_path, generator, write_whole
 from ..engine import EnginePool, Line, go_command
 from ..model import load_policy, sample_actions
@@ -77,7 +77,7 @@ def _next_actions(
     "A move of each game: the policy's, or one by chance."
     with torch.no_grad(): actions = sample_actions(policy.log_probs(boards), 1, generator)[:, 0]
     by_chance = torch.rand(len(boards), generator=generator) < random_share
-    return torch.where(by_chance, random_actions(boards.legal_mask(), generator), actions)
+    return torch.where(by_chance, boards.random_moves(generator), actions)
 
 # %% ../../nbs/text/01_samples.ipynb #7aa351e6
 def _played(

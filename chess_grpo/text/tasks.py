@@ -178,8 +178,8 @@ def _files(source: str | Path, split: str) -> list[Path]:
     path = Path(source)
     if path.is_file(): return [path]
     if not path.is_dir():
-        raise UserError(f"There is no folder or file {path}; a data set to be fetched has a name such as"
-                        f" {HUB}jrahn/rookworld_7m.")
+        raise UserError(f"There is no folder or file {path}; a data set to be fetched has a name "
+                        f"such as {HUB}jrahn/rookworld_7m.")
     files = sorted(p for p in path.glob(f"{split}*.parquet") if p.is_file())
     if not files: raise UserError(f"There is no {split} file in {path}.")
     return files

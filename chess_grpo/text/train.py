@@ -47,16 +47,16 @@ class TextConfig(Config):
     num_iterations: int = key(1, "optimiser steps a batch (μ)", least=1)
     dynamic_sampling: int = key(2, "times that groups without variance are sampled again, at most", least=0)
     seed: int = key(0, "of prompts and completions", least=0, most=2**31 - 1)
-    learner_temperature: float | None = key(None, "of the learner; none = that of sampling, else a fault to "
-                                            "study", above=0)
+    learner_temperature: float | None = key(None, "of the learner; none = that of sampling, else a "
+                                            "fault to study", above=0)
     learner_dropout: bool = key(False, "on in the learner: a fault to study")
     retokenise: bool = key(False, "the learner scores cleaned text instead of the sampled tokens: a fault to study")
 
     def __post_init__(self):
         super().__post_init__()
         if self.advantages.credit != "trajectory":
-            raise UserError(f"advantages.credit is {self.advantages.credit}; a completion has one reward, so it"
-                            " must be trajectory.")
+            raise UserError(f"advantages.credit is {self.advantages.credit}; a completion has one "
+                            "reward, so it must be trajectory.")
         if self.advantages.baseline == "value":
             raise UserError("advantages.baseline is value, and a text model has no value head: take another.")
         for task, how in self.sampling.items():
@@ -164,8 +164,8 @@ def step(self: TextTrainer) -> dict:
             "resampled_groups": again, "length": c.mask.sum(2).float().mean().item(), **metrics}
 
 # %% ../../nbs/text/05_train.ipynb #53a5c682
-_TOP_P = ("learn from the whole distribution: set top_p to 1, or accept that the learner's distribution is not the"
-          " sampler's")
+_TOP_P = ("learn from the whole distribution: set top_p to 1, or accept that the learner's "
+          "distribution is not the sampler's")
 
 @patch
 def preflight(self: TextTrainer,

@@ -19,7 +19,8 @@ from tqdm.auto import tqdm
 
 from ..labels import Labelled
 from ..model import PolicyNetwork
-from ..report import Html, board_svg, curves_svg, element
+from ..report import Html, curves_svg, element
+from .page import board_svg
 from .sparring import candidates
 from .widget import widget_script
 

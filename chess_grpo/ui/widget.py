@@ -16,7 +16,7 @@ import traitlets
 
 from ..board import canonical, read_fen
 from ..core import UserError, data_path, patch
-from ..report import board_svg
+from .page import board_svg
 
 # %% ../../nbs/ui/00_widget.ipynb #17fcc93b
 def push(board: chess.Board, uci: str):
