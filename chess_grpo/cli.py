@@ -30,7 +30,7 @@ from .log import interruptible
 from .model import SHIPPED, load_policy
 from .positions import load_openings
 from .pretrain import PretrainConfig, pretrain, read_pretrain_config
-from .report import aligned
+from .report import aligned, read_log
 from .schema import help_of, keys, read_word
 from .train import Trainer, train
 
@@ -233,17 +233,26 @@ def _play(args):
     if not 0 <= args.port < 65_536: raise UserError(f"port is {args.port}; it must be between 0 and 65535.")
     play(args.policy, args.side, args.temperature, args.fen, port=args.port, browser=args.browser == "yes")
 
-@command("report", "compare several runs on one page: curves, differences, matches",
-         option("runs", nargs="+", metavar="RUN", help="folders of runs, such as runs/grpo; the "
-                "others are compared with the first"),
+@command("report", "one page over the logs of runs: what they show to be wrong, tables, curves, differences",
+         option("runs", nargs="+", metavar="RUN", help="folders of runs; .csv, .json or .jsonl files of a history; or "
+                "ENTITY/PROJECT/RUN_ID of Weights & Biases. The others are compared with the first"),
          option("--out", default="runs/report.html", help="the page"),
-         option("--openings", type=int, default=10, help="openings of each match, two games each; 0 = no match"))
+         option("--document", action="store_true", help="write a research document beside the page too, as markdown"),
+         option("--openings", type=int, default=0, help="of each policy's matches, two games each; 0 = no match"))
 def _report(args):
-    from chess_grpo.ui.page import compare_runs
+    from chess_grpo.preflight.postmortem import diagnose
+    from chess_grpo.ui.page import document, report_logs
     _at_least(0, openings=args.openings)
-    head, rows = compare_runs(args.runs, args.out, args.openings, progress=True)
-    print(aligned(head, rows))
-    print(Path(args.out).resolve())
+    out, logs = Path(args.out), [read_log(run) for run in dict.fromkeys(args.runs)]
+    found = [diagnose(log.rows, log.config) for log in logs]
+    table = report_logs(logs, found, out, args.openings, progress=True)
+    print(aligned(table.head, table.rows))
+    for log, some in zip(logs, found):
+        print(f"\n{log.name}: {len(some) or 'no'} findings", *some, sep="\n")
+    if args.document:
+        write_whole(out.with_suffix(".md"), lambda p: p.write_text(document(logs, found[0])))
+        print(out.with_suffix(".md").resolve())
+    print(out.resolve())
 
 # %% ../nbs/core/50_cli.ipynb #870573e1
 @command("text", "make samples of RookWorld's two tasks, and train a text model on them",

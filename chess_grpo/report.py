@@ -6,16 +6,14 @@
 __all__ = ['CURVES', 'KEYS', 'Picture', 'Html', 'element', 'table_html', 'aligned', 'show_table', 'curves_svg', 'RunLog',
            'our_keys', 'log_rows', 'read_log', 'Table', 'series', 'configuration', 'summary', 'phases', 'windows',
            'difference_of', 'events', 'distribution', 'coefficient', 'loss_terms', 'shares', 'gradient_norms', 'budget',
-           'games_of', 'evaluations', 'log_tables', 'results', 'document']
+           'games_of', 'evaluations']
 
 # %% ../nbs/core/40_report.ipynb #b4d42fd9
 import csv
 import html
 import io
-import json
 import math
 import re
-import time
 from dataclasses import dataclass
 from itertools import cycle, pairwise
 from pathlib import Path
@@ -24,8 +22,7 @@ from typing import Mapping, Sequence
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from . import __version__
-from .core import UserError, data_path, parse_json
+from .core import UserError, parse_json
 from .log import read_metrics
 from .stats import smallest_elo, wilson
 
@@ -164,7 +161,7 @@ def _column(cells: Sequence, what: str) -> dict[int, float | str]: # by row; wha
     if not numbers or wrong is None: return numbers or there
     raise UserError(f"{what} is {there[wrong]!r} in row {wrong + 1}; it must be a number.")
 
-def log_rows(raw: Sequence[Mapping], where: str) -> list[dict]: # a history as it is exported; for the message
+def log_rows(raw: Sequence[Mapping], where: str) -> list[dict]: # as exported; for the message
     "Rows of numbers by step; what is logged twice for a step is joined."
     names = {k: k.rpartition(" - ")[2] for r in raw for k in r if not k.endswith(("__MIN", "__MAX"))}
     step = next((k for n in _STEP for k in names if names[k] == n), None)
@@ -201,7 +198,8 @@ def read_log(
 def _of_folder(folder: Path) -> tuple[dict, list[dict], dict]: # config, rows, about
     if not (folder/"metrics.jsonl").is_file() or not (folder/"config.json").is_file():
         raise UserError(f"{folder} is no folder of a run: it must hold metrics.jsonl and config.json.")
-    return parse_json((folder/"config.json").read_bytes(), folder/"config.json"), read_metrics(folder), {"name": folder.name}
+    config = parse_json((folder/"config.json").read_bytes(), folder/"config.json")
+    return config, read_metrics(folder), {"name": folder.name}
 
 def _of_file(path: Path) -> tuple[dict, list[dict], dict]:
     try: text = path.read_text(encoding="utf-8-sig")
@@ -245,8 +243,8 @@ KEYS = ("train_total_loss", "ppo_loss", "mean_clip_fraction", "mean_kl_divergenc
         "train/step_mean", "train/reward_std", "train/reward_p90", "train/reward_best", "eval/expected_loss",
         "eval_stockfish/score")    # what a table is about, if nothing else is asked for
 
-def series(rows: Sequence[dict], *names: str) -> list[tuple[int, float]]: # (step, value), finite; names: of one metric
-    "The first of these metrics that is logged."
+def series(rows: Sequence[dict], *names: str) -> list[tuple[int, float]]: # (step, value)
+    "Finite values of the first of these metrics that is logged."
     for n in names:
         found = [(r["step"], r[n]) for r in rows if isinstance(r.get(n), (int, float)) and math.isfinite(r[n])]
         if found: return found
@@ -280,9 +278,10 @@ def summary(rows: Sequence[dict], keys: Sequence[str] = KEYS) -> Table:
     def line(key: str) -> list[str]:
         y = [y for _, y in series(rows, key)] or [math.nan]
         return [key, *map(_text, (math.fsum(y) / len(y), min(y), max(y), y[0], y[-1]))]
-    return Table("Summary", ["metric", "mean", "min", "max", "first", "last"], [line(k) for k in keys], _picture(rows, keys))
+    head = ["metric", "mean", "min", "max", "first", "last"]
+    return Table("Summary", head, [line(k) for k in keys], _picture(rows, keys))
 
-def _parts(rows: Sequence[dict], bounds: Sequence[float]) -> list[list[dict]]: # from above the one to the next, inclusive
+def _parts(rows: Sequence[dict], bounds: Sequence[float]) -> list[list[dict]]: # (low, high]
     parts = ([r for r in rows if low < r["step"] <= high] for low, high in pairwise(bounds))
     return [p for p in parts if p]
 
@@ -317,16 +316,18 @@ def difference_of(before: Sequence[float], after: Sequence[float]) -> tuple[floa
 # %% ../nbs/core/40_report.ipynb #40rep014
 def events(rows: Sequence[dict]) -> Table:
     "The least loss, the largest clip fraction, and the end."
-    beside = ("train_total_loss", "mean_clip_fraction", "mean_ratio", "mean_kl_divergence", "entropy", "train/avg_reward")
+    beside = ("train_total_loss", "mean_clip_fraction", "mean_ratio", "mean_kl_divergence", "entropy",
+              "train/avg_reward")
     loss, clip = series(rows, "train_total_loss", "ppo_loss"), series(rows, "mean_clip_fraction")
     found = {"least loss": min(loss, key=lambda p: p[1], default=None), "end": (rows[-1]["step"], 0),
              "largest clip fraction": max(clip, key=lambda p: p[1], default=None)}
     at = {r["step"]: r for r in rows}
     lines = [[name, str(p[0]), *(_text(at[p[0]].get(k)) for k in beside)] for name, p in found.items() if p]
-    return Table("Events", ["event", "step", *beside], lines, _picture(rows, beside[:2], [p[0] for p in found.values() if p]))
+    picture = _picture(rows, beside[:2], [p[0] for p in found.values() if p])
+    return Table("Events", ["event", "step", *beside], lines, picture)
 
-_REWARDS = tuple(f"train/{k}" for k in ("avg_reward", "reward_std", "reward_p50", "reward_p90", "reward_best", "best_gap",
-                                        "step_mean", "step_std"))
+_REWARDS = tuple(f"train/{k}" for k in ("avg_reward", "reward_std", "reward_p50", "reward_p90", "reward_best",
+                                        "best_gap", "step_mean", "step_std"))
 
 def distribution(rows: Sequence[dict], keys: Sequence[str] = _REWARDS, steps: Sequence[int] = ()) -> Table:
     "The rewards of trajectories at some steps; without steps at the first, middle and last."
@@ -360,13 +361,15 @@ def loss_terms(row: Mapping, config: Mapping) -> dict[str, float]: # config: by 
 def shares(sizes: Mapping[str, float]) -> dict[str, float]: # of the sum of sizes
     return {n: abs(x) / (math.fsum(map(abs, sizes.values())) or 1) for n, x in sizes.items()}
 
-def gradient_norms(row: Mapping) -> dict[str, float]: return {t: row[f"grad/{t}"] for t in _TERMS if f"grad/{t}" in row}
+def gradient_norms(row: Mapping) -> dict[str, float]: # by term
+    return {t: row[f"grad/{t}"] for t in _TERMS if f"grad/{t}" in row}
 
-def budget(rows: Sequence[dict], config: Mapping, steps: Sequence[int] = ()) -> Table: # by our keys; none = three of them
-    "Each term's share of the loss's value, and of its gradient."
+def budget(rows: Sequence[dict], config: Mapping, steps: Sequence[int] = ()) -> Table: # by our keys
+    "Each term's share of the loss's value, and of its gradient; without steps as in `distribution`."
     lines, drawn = [], []
     def share(of: dict[str, float], t: str) -> str: return f"{of[t]:.1%}" if t in of else "not logged"
-    for row in _at(rows, steps, *(f"grad/{t}" for t in _TERMS)) or _at(rows, steps, "ppo_loss", "loss/surrogate"):
+    known = _at(rows, steps, *(f"grad/{t}" for t in _TERMS)) or _at(rows, steps, "ppo_loss", "loss/surrogate")
+    for row in known:
         terms, norms = loss_terms(row, config), gradient_norms(row)
         lines += [[str(row["step"]), t, _text(terms.get(t)), share(shares(terms), t), _text(norms.get(t)),
                    share(shares(norms), t)] for t in _TERMS if t in {**terms, **norms}]
@@ -383,9 +386,11 @@ def budget(rows: Sequence[dict], config: Mapping, steps: Sequence[int] = ()) -> 
 def games_of(row: Mapping) -> int: # 0 = not logged
     return round(sum(row.get(f"eval_stockfish/{k}", 0) for k in ("wins", "draws", "losses")))
 
-def _elo(score: float) -> float: return math.copysign(math.inf, score - 0.5) if score in (0, 1) else 400 * math.log10(score / (1 - score))
+def _elo(score: float) -> float:
+    if score in (0, 1): return math.copysign(math.inf, score - 0.5)
+    return 400 * math.log10(score / (1 - score))
 
-def evaluations(rows: Sequence[dict], games: int = 0) -> Table: # of each, where the log does not say; 0 = unknown
+def evaluations(rows: Sequence[dict], games: int = 0) -> Table: # 0 = unknown, where the log does not say
     "Games against Stockfish during a run, and what they can tell apart."
     lines, drawn = [], []
     for step, score in series(rows, "eval_stockfish/score"):
@@ -393,56 +398,11 @@ def evaluations(rows: Sequence[dict], games: int = 0) -> Table: # of each, where
         n, counts = games_of(row) or games, [row.get(f"eval_stockfish/{k}") for k in ("wins", "draws", "losses")]
         result = "+{:.0f} ={:.0f} -{:.0f}".format(*counts) if None not in counts else "not logged"
         low, high = wilson(score, n) if n else (math.nan, math.nan)
-        within = f" ({low:.3f} to {high:.3f})", f" ({_elo(low):+.0f} to {_elo(high):+.0f})"
-        least = smallest_elo(n, score=min(max(score, 0.5 / n), 1 - 0.5 / n)) if n else math.nan
-        lines.append([str(step), str(n or "not logged"), result, *(f"{x}{w if n else ''}" for x, w in
-                     zip((f"{score:.3f}", f"{_elo(score):+.0f}"), within)), f"{least:.0f}" if n else "unknown"])
+        within = (f" ({low:.3f} to {high:.3f})", f" ({_elo(low):+.0f} to {_elo(high):+.0f})") if n else ("", "")
+        least = f"{smallest_elo(n, score=min(max(score, 0.5 / n), 1 - 0.5 / n)):.0f}" if n else "unknown"
+        lines.append([str(step), str(n or "not logged"), result, f"{score:.3f}{within[0]}",
+                      f"{_elo(score):+.0f}{within[1]}", least])
         drawn.append({"step": step, "score": score, "low": low, "high": high})
     head = ["step", "games", "result", "score (95%)", "Elo difference", "smallest Elo seen"]
-    return Table("Evaluations against Stockfish", head, lines, curves_svg({"": drawn}, [("score", ["score", "low", "high"])]))
-
-# %% ../nbs/core/40_report.ipynb #40rep025
-def log_tables(log: RunLog) -> list[Table]:
-    "Every table of one log; those without a row are left out."
-    last, (rows, config) = log.rows[-1]["step"], (log.rows, log.config)
-    made = [phases(rows, [last // 10, last // 2]), windows(rows), summary(rows), events(rows), distribution(rows),
-            budget(rows, config), evaluations(rows)]
-    return [t for t in made if t.rows]
-
-def results(logs: Sequence[RunLog]) -> Table:
-    "The last evaluation of each run, beside the others'."
-    def line(log: RunLog) -> list[str]: return [log.name, *(evaluations(log.rows).rows or [["not logged"] * 6])[-1]]
-    picture = curves_svg({x.name: x.rows for x in logs}, [("score", ["eval_stockfish/score"])])
-    return Table("Last evaluations", ["run", *evaluations([]).head], [line(x) for x in logs], picture)
-
-# %% ../nbs/core/40_report.ipynb #40rep027
-_OPEN = "*Left open: the log does not say.*"
-
-def _front(logs: Sequence[RunLog], title: str, names: Sequence[str]) -> str:
-    "Front matter as YAML, of which JSON is a part."
-    first, sources = logs[0].about, [x.about["source"] for x in logs]
-    lines = {"title": title, "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-             **{f: first.get(k, "unknown") for f, k in (("git_commit", "commit"), ("git_branch", "branch"),
-                                                         ("uncommitted_changes", "uncommitted"))},
-             "files_analyzed": sources, "runs": [{"run_id": x.about.get("run_id", "unknown"), "run_name": x.name} for x in logs],
-             "tools_used": [f"chess-grpo report {__version__}"], "tags": ["training", *names]}
-    return "---\n" + "".join(f"{k}: {json.dumps(v)}\n" for k, v in lines.items()) + "---"
-
-def document(logs: Sequence[RunLog], findings: Sequence) -> str: # markdown; of the first log, the others beside it
-    "A research document whose every figure is computed; a finding has name, shows, hides and remedy."
-    log, names, metrics = logs[0], [f.name for f in findings], {k for r in logs[0].rows for k in r} - {"step"}
-    title, steps = f"{log.name}: {', '.join(names) or 'no finding'}", f"{log.rows[0]['step']} to {log.rows[-1]['step']}"
-    sources = [[x.name, x.about["source"], str(len(x.rows)), str(x.rows[-1]["step"])] for x in logs]
-    parts = {
-        "FRONT": _front(logs, title, names), "TITLE": title, "OPEN": _OPEN, "COMMAND": log.about.get("command", _OPEN),
-        "SCOPE": f"Steps {steps} of {log.name}: {len(log.rows)} rows of {len(metrics)} metrics.",
-        "NAMES": "; ".join(names) or "nothing",
-        "SOURCES": Table("", ["run", "source", "rows", "last step"], sources).markdown(),
-        "CONFIGURATION": configuration(*(x.config for x in logs), names=[x.name for x in logs]).markdown(),
-        "FINDINGS": "\n\n".join(f"### Finding {i}: {f.name}\n\n**Evidence:** {f.shows}\n\n**What this cannot show:** "
-                                f"{f.hides}" for i, f in enumerate(findings, 1)) or "No rule of `diagnose` applies.",
-        "ANALYSIS": "\n\n".join(f"### {t.title}\n\n{t.markdown()}" for t in (*log_tables(log), results(logs))),
-        "REMEDIES": "\n".join(f"{i}. **{f.name}**: {f.remedy}" for i, f in enumerate(findings, 1)) or _OPEN,
-        "QUESTIONS": "\n".join(f"- [ ] {f.name}: {f.hides}" for f in findings) or _OPEN,
-        "MISSING": ", ".join(k for k in KEYS if k not in metrics) or "none"}
-    return re.sub(r"\$(\w+)", lambda m: parts[m[1]], data_path("document.md").read_text())
+    picture = curves_svg({"": drawn}, [("score", ["score", "low", "high"])])
+    return Table("Evaluations against Stockfish", head, lines, picture)

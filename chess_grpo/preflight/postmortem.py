@@ -15,7 +15,9 @@ from statistics import NormalDist, fmean, median, median_low
 from typing import Callable, Mapping, Sequence
 
 from ..core import data_path
-from ..report import coefficient, difference_of, games_of, gradient_norms, log_rows, loss_terms, our_keys, series, shares
+from chess_grpo.report import (
+    coefficient, difference_of, games_of, gradient_norms, log_rows, loss_terms, our_keys, series, shares
+)
 from ..stats import smallest_elo, wilson
 
 # %% ../../nbs/preflight/05_postmortem.ipynb #05post06
@@ -29,55 +31,7 @@ class Finding:
 
     def __str__(self):
         lines = f"{self.name}: {self.shows}.", f"unknown: {self.hides}", f"remedy: {self.remedy}"
-        return "\n".join(textwrap.fill(line, 100, subsequent_indent="    ") for line in lines)
-
-@dataclass(frozen=True)
-class _Log:
-    rows: Sequence[dict]    # by step
-    config: dict            # by our keys, as far as it is known
-
-    def get(self, *names: str) -> list[tuple[int, float]]: return series(self.rows, *names)
-    def mean(self, *names: str) -> float: return fmean(y for _, y in self.get(*names) or [(0, math.nan)])
-
-    def rise(self, *names: str) -> float: # standard errors from first to last third; 0 = cannot be told
-        y = [y for _, y in self.get(*names)]
-        difference, error = difference_of(y[:len(y) // 3], y[-(len(y) // 3):]) if len(y) > 8 else (0, 0)
-        return difference / error if error else 0.0
-
-    def change(self, *names: str) -> float: # from the first to the last value, in units of the first; nan = not logged
-        y = [y for _, y in self.get(*names)]
-        return (y[-1] - y[0]) / (abs(y[0]) or 1) if len(y) > 1 else math.nan
-
-    def synced(self) -> list[dict]:
-        "Rows of updates at equal weights: the first after each sync."
-        rows = [r for r in self.rows if any(n in r for n in _RATIO)]
-        if any("steps_since_sync" in r for r in rows): return [r for r in rows if r.get("steps_since_sync") == 0]
-        if self.config.get("num_iterations", 1) > 1 or not rows or rows[0]["step"] > 1: return []
-        return rows if self.config.get("steps_per_generation") == 1 else rows[:1]
-
-    def apart(self) -> tuple[float, float, int]: # of evaluations: standard errors; how many are chance; games of each
-        rows = [r for r in self.rows if "eval_stockfish/score" in r]
-        n = min((games_of(r) or self.config.get("eval_games", 0) for r in rows), default=0)
-        scores = [r["eval_stockfish/score"] for r in rows]
-        if len(scores) < 2 or not n: return 0.0, math.inf, n
-        p = min(max(fmean(scores), 0.5 / n), 1 - 0.5 / n)
-        chance = NormalDist().inv_cdf(1 - 0.025 / math.comb(len(scores), 2))    # at 5%, corrected for the pairs
-        return (max(scores) - min(scores)) / math.sqrt(2 * p * (1 - p) / n), chance, n
-
-    def improved(self) -> bool: # by a fifth in move quality, or beyond chance in games
-        z, chance, _ = self.apart()
-        return self.change("eval/expected_loss") < -0.2 or z > chance and self.change("eval_stockfish/score") > 0
-
-_RULES: dict[str, Callable[[_Log], str | None]] = {}    # name -> what shows it
-_OWN = ("train/step_mean", "train/own_reward", "train/avg_reward")    # the mover's own reward, where it is logged
-_RATIO = ("mean_clip_fraction", "mean_ratio", "mean_kl_divergence", "exact/kl_k3", "exact/kl")
-_ENTROPY = ("exact/entropy", "entropy")
-
-def _rule(name: str):
-    def known(f: Callable[[_Log], str | None]):
-        _RULES[name] = f
-        return f
-    return known
+        return "\n".join(textwrap.fill(x, 100, subsequent_indent="    ") for x in lines)
 
 def diagnose(
     rows: Sequence[dict], # of metrics, each with its step
@@ -85,153 +39,230 @@ def diagnose(
 ) -> list[Finding]: # empty = no rule applies
     "What a log shows to be wrong, or unknown."
     if not rows: return []
-    words = json.loads(data_path("findings.json").read_text())
+    words = json.loads(data_path("findings.json").read_text(encoding="utf-8"))
     known = {k: v for k, v in our_keys(config).items() if v is not None or k == "learner_temperature"}
     log = _Log(log_rows(rows, "the log"), known)
-    return [Finding(name, shown, *words[name]) for name, rule in _RULES.items() if (shown := rule(log))]
+    found = {name: figures for name, rule in _RULES.items() if (figures := rule(log))}
+    return [Finding(name, words[name]["shows"].format(**figures), words[name]["hides"],
+                    words[name]["remedy"]) for name, figures in found.items()]
+
+_RULES: dict[str, Callable] = {}    # name -> of a log, the figures that show it; None = it does not
+def _rule(name: str):
+    def known(f: Callable[["_Log"], dict | None]):
+        _RULES[name] = f
+        return f
+    return known
+
+_OWN = ("train/step_mean", "train/own_reward", "train/avg_reward")    # the mover's own, if logged
+_RATIO = ("mean_clip_fraction", "mean_ratio", "mean_kl_divergence", "exact/kl_k3", "exact/kl")
+_ENTROPY, _LOSS, _SCORE = ("exact/entropy", "entropy"), "eval/expected_loss", "eval_stockfish/score"
+
+# %% ../../nbs/preflight/05_postmortem.ipynb #05post17
+@dataclass(frozen=True)
+class _Log:
+    rows: Sequence[dict]    # by step
+    config: dict            # by our keys, as far as it is known
+
+    def get(self, *names: str) -> list[tuple[int, float]]: return series(self.rows, *names)
+    def mean(self, *names: str) -> float: return fmean([y for _, y in self.get(*names)] or [math.nan])
+
+    def rise(self, *names: str) -> float: # standard errors from first to last third; 0 = cannot tell
+        y = [y for _, y in self.get(*names)]
+        third = len(y) // 3
+        difference, error = difference_of(y[:third], y[-third:]) if third > 2 else (0, 0)
+        return difference / error if error else 0.0
+
+    def change(self, *names: str) -> float: # first to last value, in units of the first; nan = unknown
+        y = [y for _, y in self.get(*names)]
+        return (y[-1] - y[0]) / (abs(y[0]) or 1) if len(y) > 1 else math.nan
+
+    def synced(self) -> list[dict]:
+        "Rows of updates at equal weights: the first after each sync."
+        rows = [r for r in self.rows if any(n in r for n in _RATIO)]
+        if any("steps_since_sync" in r for r in rows):
+            return [r for r in rows if r.get("steps_since_sync") == 0]
+        if self.config.get("num_iterations", 1) > 1 or not rows or rows[0]["step"] > 1: return []
+        return rows if self.config.get("steps_per_generation") == 1 else rows[:1]
+
+    def apart(self) -> tuple[float, float, int]: # standard errors; how many are chance; games of each
+        rows = [r for r in self.rows if _SCORE in r]
+        n = min((games_of(r) or self.config.get("eval_games", 0) for r in rows), default=0)
+        scores = [r[_SCORE] for r in rows]
+        if len(scores) < 2 or not n: return 0.0, math.inf, n
+        p, pairs = _inside(fmean(scores), n), math.comb(len(scores), 2)
+        chance = NormalDist().inv_cdf(1 - 0.025 / pairs)    # at 5%, corrected for the pairs
+        return (max(scores) - min(scores)) / math.sqrt(2 * p * (1 - p) / n), chance, n
+
+    def improved(self) -> bool: # by a fifth in move quality, or beyond chance in games
+        z, chance, _ = self.apart()
+        return self.change(_LOSS) < -0.2 or z > chance and self.change(_SCORE) > 0
+
+def _inside(p: float, n: int) -> float: return min(max(p, 0.5 / n), 1 - 0.5 / n)
+
+def _span(points: Sequence[tuple]) -> dict: return {"first": points[0][0], "last": points[-1][0]}
 
 # %% ../../nbs/preflight/05_postmortem.ipynb #05post08
 @_rule("sampler is not learner")
-def _sampler(log: _Log) -> str | None:
+def _sampler(log: _Log) -> dict | None:
     c, rows, exact = log.config, log.synced(), log.config.get("bf16") is False
-    limit = dict.fromkeys(_RATIO, 1e-5 if exact else 0.002) | dict.fromkeys(_RATIO[:2], 2e-4 if exact else 0.01)
-    far = {n: [r for r in rows if n in r and abs(r[n] - (n == "mean_ratio")) > limit[n]] for n in _RATIO}
-    shown = [f"{n} {w[0][n]:.3g} at step {w[0]['step']}" + f" (and in {len(w)} of {len(rows)} such rows)" * (len(rows) > 1)
-             for n, w in far.items() if w]
-    at_start = [r for r in log.rows if "kl_ref" in r and r["step"] <= 1 and abs(r["kl_ref"]) > 0.002]
-    shown += [f"kl_ref {r['kl_ref']:.3g} at step {r['step']}, when learner and reference are one" for r in at_start[:1]]
+    limit = dict.fromkeys(_RATIO, 1e-5 if exact else 0.002)
+    limit |= dict.fromkeys(_RATIO[:2], 2e-4 if exact else 0.01)
+    shown = []
+    for n in _RATIO:
+        far = [r for r in rows if n in r and abs(r[n] - (n == "mean_ratio")) > limit[n]]
+        more = f" (and in {len(far)} of {len(rows)} such rows)" if len(rows) > 1 else ""
+        shown += [f"{n} {r[n]:.3g} at step {r['step']}{more}" for r in far[:1]]
+    shown += [f"kl_ref {y:.3g} at step {s}, when learner and reference are one"
+              for s, y in log.get("kl_ref")[:1] if s <= 1 and abs(y) > 0.002]
     if c.get("root_noise") or not shown: return None
-    T, other, ratio = c.get("temperature"), c.get("learner_temperature"), min(r.get("mean_ratio", 1) for r in rows or [{}])
-    suspects = [f"temperature {T:g} in sampling, {other or 'unknown'} in scoring"] if T and (
-        other not in (None, T) or T != 1 and "learner_temperature" not in c) else []
-    suspects += [f"dropout {c['dropout']:g}"] if c.get("dropout") else []
-    suspects += [f"mask or order: {ratio:.0%} of the learner's probability is where samples are"] if ratio < 0.9 else []
-    return f"{'; '.join(shown)}, at equal weights; suspects: {'; '.join(suspects) or 'none in this log'}"
+    return {"figures": "; ".join(shown), "suspects": "; ".join(_suspects(c, rows)) or "none in this log"}
+
+def _suspects(c: dict, rows: Sequence[dict]) -> list[str]:
+    T, other = c.get("temperature"), c.get("learner_temperature")
+    ratio = [1, *(r["mean_ratio"] for r in rows if "mean_ratio" in r)]
+    apart = other not in (None, T) or T != 1 and "learner_temperature" not in c
+    found = [f"temperature {T:g} in sampling, {other or 'unknown'} in scoring"] if T and apart else []
+    if c.get("dropout"): found.append(f"dropout {c['dropout']:g}")
+    if min(ratio) < 0.9: found.append(f"mask or order: {min(ratio):.0%} of the learner's probability "
+                                      "is where samples are")
+    return found
 
 @_rule("KL below 0")
-def _below_zero(log: _Log) -> str | None:
-    low = [f"{n} {y:.3g} nats at step {s}" for n in ("kl_ref", "mean_kl_divergence") for s, y in log.get(n) if y < -0.05]
+def _below_zero(log: _Log) -> dict | None:
+    low = [dict(name=n, step=s, value=y) for n in ("kl_ref", "mean_kl_divergence")
+           for s, y in log.get(n) if y < -0.05]
     return low[0] if low else None
 
 @_rule("the end is read after a sync")
-def _after_sync(log: _Log) -> str | None:
+def _after_sync(log: _Log) -> dict | None:
     clip, kl = log.get("mean_clip_fraction"), dict(log.get("mean_kl_divergence"))
     if log.get("steps_since_sync") or len(clip) < 3: return None
     usual, (step, last) = median(y for _, y in clip), clip[-1]
     if usual < 0.03 or last > 0.1 * usual or abs(kl.get(step, 0)) > 1e-3: return None
-    return f"clip fraction {last:.3g} at the last row, step {step}; its median is {usual:.3g}"
+    return dict(last=last, step=step, usual=usual)
 
 # %% ../../nbs/preflight/05_postmortem.ipynb #05post10
-def _bound(log: _Log, most: Callable) -> str | None: # max or min
+def _bound(log: _Log, most: Callable) -> dict | None: # max or min
     coef, target = log.get("adaptive_kl/current_kl_coef"), log.config.get("target_kl")
-    values, kl = [y for _, y in coef], log.get("adaptive_kl/kl_ratio")
-    first = next((i for i in range(len(values)) if len({*values[i:]}) == 1), 0)    # from here on it stays
-    if len(values) - first < 3 or coef[-1][0] - coef[first][0] < 20: return None
-    alone = min(values) == max(values) and (log.config.get("kl_coef_max", 0.1) != values[-1]) == (most is max)
-    if values[-1] != most(values) or alone: return None
+    values = [y for _, y in coef]
+    first = next((i for i in range(len(values)) if len({*values[i:]}) == 1), 0)    # it stays from here
+    if len(values) - first < 3 or coef[-1][0] - coef[first][0] < 20 or values[-1] != most(values): return None
+    cap = log.config.get("kl_coef_max", 0.1)
+    if len({*values}) == 1 and (values[0] < cap) == (most is max): return None    # it never moved
+    kl = log.get("adaptive_kl/kl_ratio")
     kl = kl or [(s, y / target) for s, y in log.get("mean_kl_divergence") if target]
-    beside = f"; the KL is {kl[0][1]:.2g} times its target at step {kl[0][0]}, {kl[-1][1]:.2g} at {kl[-1][0]}" if kl else ""
-    return f"{values[-1]:g} from step {coef[first][0]} to {coef[-1][0]}, a constant{beside}"
+    beside = (f"; the KL is {kl[0][1]:.2g} times its target at step {kl[0][0]}, {kl[-1][1]:.2g} "
+              f"at {kl[-1][0]}") if kl else ""
+    return dict(coef=values[-1], kl=beside, **_span(coef[first:]))
 
 _rule("KL controller at its cap")(lambda log: _bound(log, max))
 _rule("KL controller at its floor")(lambda log: _bound(log, min))
 
 @_rule("terms that cancel")
-def _cancelling(log: _Log) -> str | None:
+def _cancelling(log: _Log) -> dict | None:
     c, found = log.config, []
-    if c.get("kl_estimator", "k1") != "k1" or c.get("entropy_estimator", "minus_log_prob") != "minus_log_prob": return None
+    usual = {"kl_estimator": "k1", "entropy_estimator": "minus_log_prob"}
+    if any(c.get(k, v) != v for k, v in usual.items()): return None
     for r in log.rows:
-        k, bonus = coefficient(r, c, "beta_old") or 0, coefficient(r, c, "entropy_coef") or 0
-        if k and bonus and abs(bonus - k) < 0.2 * max(bonus, k) and {"entropy", "mean_kl_divergence"} & r.keys():
-            found.append((r["step"], k, bonus))
+        kl, bonus = (coefficient(r, c, k) or 0 for k in ("beta_old", "entropy_coef"))
+        close = kl and bonus and abs(bonus - kl) < 0.2 * max(bonus, kl)    # less than a fifth is left
+        trains = {"adaptive_kl/current_kl_coef", *_ENTROPY} & r.keys()
+        if close and trains: found.append((r["step"], kl, bonus))
     if not found: return None
-    step, k, bonus = found[0]
-    return (f"KL {k:g} against entropy {bonus:g}, steps {step} to {found[-1][0]}: {abs(bonus - k):.2g} is left on the mean of "
-            "log π_new")
+    _, kl, bonus = found[0]
+    return dict(kl=kl, bonus=bonus, left=abs(bonus - kl), **_span(found))
 
 @_rule("a bonus that is no entropy")
-def _estimate(log: _Log) -> str | None:
-    bonus = [(r["step"], b) for r in log.rows if (b := coefficient(r, log.config, "entropy_coef"))]
-    if log.config.get("entropy_estimator") != "minus_log_prob" or not bonus: return None
-    return f"-log π_new of sampled actions, weighted by {bonus[0][1]:g} at step {bonus[0][0]}"
+def _estimate(log: _Log) -> dict | None:
+    if log.config.get("entropy_estimator") != "minus_log_prob": return None
+    bonus = [(r["step"], coefficient(r, log.config, "entropy_coef")) for r in log.rows]
+    return next((dict(step=s, bonus=b) for s, b in bonus if b), None)
 
-def _share(parts: dict[str, float]) -> float | None:
-    return shares(parts)["surrogate"] if "surrogate" in parts and len(parts) > 1 else None
+def _shares(log: _Log, parts: Callable[[dict], dict]) -> list[tuple[int, float]]: # the surrogate's
+    every = [(r["step"], parts(r)) for r in log.rows]
+    return [(s, shares(p)["surrogate"]) for s, p in every if "surrogate" in p and len(p) > 1]
 
 @_rule("drowned surrogate")
-def _drowned(log: _Log) -> str | None:
-    found = [(r["step"], s) for r in log.rows if (s := _share(gradient_norms(r))) is not None]
-    if not found or (mean := fmean(s for _, s in found)) >= 0.1: return None
-    return f"the surrogate is {mean:.1%} of the gradient, steps {found[0][0]} to {found[-1][0]}"
+def _drowned(log: _Log) -> dict | None:
+    found = _shares(log, gradient_norms)
+    share = fmean([y for _, y in found] or [1])
+    return dict(share=share, **_span(found)) if share < 0.1 else None
 
 @_rule("shares of the value only")
-def _value_only(log: _Log) -> str | None:
-    found = [(r["step"], s) for r in log.rows if (s := _share(loss_terms(r, log.config))) is not None]
-    if any(map(gradient_norms, log.rows)) or not found or median(s for _, s in found) >= 0.2: return None
-    low, high = min(s for _, s in found), max(s for _, s in found)
-    return f"the surrogate is {low:.1%} to {high:.1%} of the value, steps {found[0][0]} to {found[-1][0]}; no gradient is logged"
+def _value_only(log: _Log) -> dict | None:
+    found = _shares(log, lambda r: loss_terms(r, log.config))
+    values = [y for _, y in found] or [1]
+    if any(map(gradient_norms, log.rows)) or median(values) >= 0.2: return None
+    return dict(low=min(values), high=max(values), **_span(found))
 
 @_rule("terms that do not add up")
-def _adds_up(log: _Log) -> str | None:
+def _adds_up(log: _Log) -> dict | None:
     c, off = log.config, []
+    ways = [dict(entropy_estimator=e, kl_estimator=k) for e in ("exact", "") for k in ("k1", "k3", "exact")]
     for r in log.rows:
-        ways = [loss_terms(r, c | {"entropy_estimator": e, "kl_estimator": k}) for e in ("exact", "") for k in ("k1", "k3", "exact")]
-        known = "loss/surrogate" in r or None not in (coefficient(r, c, "entropy_coef"), coefficient(r, c, "beta_old"))
-        if not known or "train_total_loss" not in r or not ways[0] or "value_loss" in r or coefficient(r, c, "beta"): continue
-        rest = min(abs(r["train_total_loss"] - math.fsum(t.values())) for t in ways)
-        off.append((rest - 0.001 - 0.01 * math.fsum(map(abs, ways[0].values())), rest, r["step"]))    # 1%, and rounding
+        terms = [loss_terms(r, c | way) for way in ways]
+        known = all(coefficient(r, c, k) is not None for k in ("entropy_coef", "beta_old"))
+        skip = coefficient(r, c, "beta") or "value_loss" in r or "train_total_loss" not in r or not terms[0]
+        if skip or not (known or "loss/surrogate" in r): continue
+        rest = min(abs(r["train_total_loss"] - math.fsum(t.values())) for t in terms)
+        allowed = 0.001 + 0.01 * math.fsum(map(abs, terms[0].values()))    # rounding, and 1%
+        off.append((rest - allowed, rest, r["step"]))
     if not off or c.get("kl_in_reward") or median_low(off)[0] <= 0: return None
-    return f"the loss is off by {max(off)[1]:.3g} at step {max(off)[2]}"
+    return dict(off=max(off)[1], step=max(off)[2])
 
 # %% ../../nbs/preflight/05_postmortem.ipynb #05post12
 @_rule("zero-sum reward")
-def _zero_sum(log: _Log) -> str | None:
+def _zero_sum(log: _Log) -> dict | None:
     spread, plies = log.mean("train/reward_std", "train/reward_p90"), log.config.get("rollout_plies")
-    middle = log.get("train/reward_p50")
-    if plies != 1 and len(middle) > 1 and all(abs(y) < 0.01 * spread for _, y in middle):
-        return (f"the median is {min(y for _, y in middle):.2g} to {max(y for _, y in middle):.2g} at steps {middle[0][0]} to "
-                f"{middle[-1][0]}, beside a spread of {spread:.2g}")
-    mean = log.mean("train/avg_reward")
-    if not plies or plies < 2 or log.get("eval/expected_loss", *_OWN[:2]) or not abs(mean) < 0.25 * spread: return None
-    return f"mean {mean:.3g} beside a spread of {spread:.2g}, over games of {plies} plies"
+    middle, mean = log.get("train/reward_p50"), log.get("train/avg_reward")
+    still = plies != 1 and len(middle) > 1 and all(abs(y) < 0.01 * spread for _, y in middle)
+    blind = plies and plies > 1 and mean and not log.get(_LOSS, *_OWN[:2])
+    if not still and not (blind and abs(log.mean("train/avg_reward")) < 0.25 * spread): return None
+    values = [y for _, y in (middle if still else mean)]
+    return dict(what="median" if still else "mean", low=min(values), high=max(values), spread=spread,
+                **_span(middle if still else mean))
 
 @_rule("a filter that does not filter")
-def _filter(log: _Log) -> str | None:
+def _filter(log: _Log) -> dict | None:
     c, best = log.config, log.get("train/reward_best")
     if not best or c.get("reward") != "tanh" or not (c.get("max_abs_cp") and c.get("reward_scale")): return None
-    most, (step, top) = 1 + math.tanh(c["max_abs_cp"] / c["reward_scale"]), max(best, key=lambda p: p[1])
-    if top <= 1.01 * most: return None
-    return f"best reward {top:.3g} at step {step}; from starts within {c['max_abs_cp']} centipawns it is {most:.3g} at most"
+    most = 1 + math.tanh(c["max_abs_cp"] / c["reward_scale"])
+    step, top = max(best, key=lambda p: p[1])
+    return dict(step=step, top=top, cp=c["max_abs_cp"], most=most) if top > 1.01 * most else None
 
 @_rule("units")
-def _units(log: _Log) -> str | None:
+def _units(log: _Log) -> dict | None:
+    most = 10 * log.config.get("rollout_plies", 1)
     names = ("train/step_std", "train/reward_best", "train/reward_std", "train/avg_reward")
-    found = [f"{n} {y:.4g} at step {s}" for n in names for s, y in log.get(n) if abs(y) > 10 * log.config.get("rollout_plies", 1)]
+    found = [dict(name=n, step=s, value=y) for n in names for s, y in log.get(n) if abs(y) > most]
     return found[0] if found else None
 
 @_rule("flat groups")
-def _flat(log: _Log) -> str | None:
+def _flat(log: _Log) -> dict | None:
     flat = log.get("train/zero_variance_groups")
-    if not flat or fmean(y for _, y in flat[:-(-len(flat) // 3)]) < 0.2 and fmean(y for _, y in flat) < 0.5: return None
-    return f"{flat[0][1]:.0%} of the groups have no variance at step {flat[0][0]}, {flat[-1][1]:.0%} at step {flat[-1][0]}"
+    values = [y for _, y in flat]
+    if not flat or fmean(values[:-(-len(flat) // 3)]) < 0.2 and fmean(values) < 0.5: return None
+    return dict(first=values[0], start=flat[0][0], last=values[-1], end=flat[-1][0])
 
 @_rule("advantages that are not centred")
-def _centred(log: _Log) -> str | None:
+def _centred(log: _Log) -> dict | None:
     mean, std, c = log.get("train/advantage_mean"), dict(log.get("train/advantage_std")), log.config
     off = [(s, y) for s, y in mean if abs(y) > 0.1 * std.get(s, math.inf)]
-    if c.get("baseline", "group") in ("none", "value") or c.get("kl_in_reward") or len(off) < max(3, 0.9 * len(mean)): return None
-    return f"mean {off[0][1]:.3g} beside a spread of {std[off[0][0]]:.3g} at step {off[0][0]}, and so at {len(off)} of {len(mean)}"
+    if c.get("baseline", "group") in ("none", "value") or c.get("kl_in_reward"): return None
+    if len(off) < max(3, 0.9 * len(mean)): return None
+    return dict(step=off[0][0], mean=off[0][1], spread=std[off[0][0]], times=len(off), rows=len(mean))
 
 @_rule("entropy collapse")
-def _collapse(log: _Log) -> str | None:
-    nats, names = log.get(*_ENTROPY), ("train/agreement", "train/reward_std_within", "train/zero_variance_groups")
+def _collapse(log: _Log) -> dict | None:
+    names = ("train/agreement", "train/reward_std_within", "train/zero_variance_groups")
+    nats = log.get(*_ENTROPY)
     if not nats or log.improved(): return None
-    (first, h), low = nats[0], median(y for _, y in nats[-max(1, len(nats) // 4):])
-    better = log.rise(*_OWN) > 4 and log.mean("train/agreement") <= 0.95
-    if better or low >= math.log(1.5) and low >= h / 3: return None    # a third of the nats: the cube root of the moves
-    when = [f"{n} at step {_halfway(log.get(n))}" for n in names if log.get(n)] or ["no group is logged"]
-    return (f"{h:.3g} nats at step {first}, {low:.3g} at the end: {math.exp(h):.1f} moves to choose from, then {math.exp(low):.1f}; "
-            f"half-way there at step {_halfway(nats)}, {', '.join(when)}")
+    (step, h), low = nats[0], median(y for _, y in nats[-max(1, len(nats) // 4):])
+    better = log.rise(*_OWN) > 4 and not log.mean("train/agreement") > 0.95
+    if better or low >= math.log(1.5) and low >= h / 3: return None    # the cube root of the moves
+    groups = [f"{n} at step {_halfway(log.get(n))}" for n in names if log.get(n)]
+    return dict(h=h, step=step, low=low, moves=math.exp(h), left=math.exp(low), half=_halfway(nats),
+                groups=", ".join(groups) or "no group is logged")
 
 def _halfway(points: Sequence[tuple[int, float]]) -> int: # step
     half = (points[0][1] + points[-1][1]) / 2
@@ -239,64 +270,77 @@ def _halfway(points: Sequence[tuple[int, float]]) -> int: # step
 
 # %% ../../nbs/preflight/05_postmortem.ipynb #05post14
 @_rule("numbers that are none")
-def _numbers(log: _Log) -> str | None:
-    bad = [f"{n} at step {r['step']}" for r in log.rows for n, y in r.items() if isinstance(y, float) and not math.isfinite(y)]
-    return f"{bad[0]}; {len(bad)} in all" if bad else None
+def _numbers(log: _Log) -> dict | None:
+    bad = [(r["step"], n) for r in log.rows for n, y in r.items()
+           if isinstance(y, float) and not math.isfinite(y)]
+    return dict(step=bad[0][0], name=bad[0][1], times=len(bad)) if bad else None
 
 @_rule("steps too small")
-def _too_small(log: _Log) -> str | None:
+def _too_small(log: _Log) -> dict | None:
     c = log.config
-    rate = max([y for _, y in log.get("learning_rate")] + [c.get("learning_rate", 0)])    # the highest, planned or logged
+    rate = max([y for _, y in log.get("learning_rate")] + [c.get("learning_rate", 0)])
     steps = max(c.get("max_steps", 0), log.rows[-1]["step"]) * c.get("num_iterations", 1)
-    most, spread = rate * steps * (10 if c.get("optimizer") == "muon" else 1), c.get("width", 400) ** -0.5    # of a start
-    still = [abs(x) for n in (*_ENTROPY, "eval/expected_loss") if not math.isnan(x := log.change(n))]
-    if not 0 < most < 0.2 * spread or not still or max(still) > 0.1 or log.mean("kl_ref") > 0.05: return None
-    return (f"{steps} steps of {rate:g} move a weight by {most:.1e} at most, a start spreads by {spread:.2g}; from first to last row "
-            f"entropy and evaluation move by {max(still):.1%} at most")
+    most = rate * steps * (10 if c.get("optimizer") == "muon" else 1)    # that Adam moves a weight by
+    spread = c.get("width", 400) ** -0.5    # of weights at their start; 0.05 where it is unknown
+    moved = [abs(log.change(n)) for n in (*_ENTROPY, _LOSS) if len(log.get(n)) > 1]
+    if not 0 < most < 0.2 * spread or not moved or max(moved) > 0.1 or log.mean("kl_ref") > 0.05: return None
+    return dict(steps=steps, rate=rate, most=most, spread=spread, moved=max(moved))
 
 @_rule("steps too large")
-def _too_large(log: _Log) -> str | None:
-    jumps = [f"entropy {a:.3g} to {b:.3g} at step {t}" for (s, a), (t, b) in pairwise(log.get(*_ENTROPY)) if t - s == 1 < abs(a - b)]
-    jumps += [f"{n} {y:.3g} at step {s}" for n in ("kl_last_update", "exact/kl_k3") for s, y in log.get(n) if y > 1]
-    return f"{jumps[0]}: one update makes another policy" if jumps else None
+def _too_large(log: _Log) -> dict | None:
+    jumps = [dict(name="entropy", before=a, after=b, step=t)
+             for (s, a), (t, b) in pairwise(log.get(*_ENTROPY)) if t - s == 1 < abs(a - b)]
+    jumps += [dict(name=n, before=0, after=y, step=s) for n in ("kl_last_update", "exact/kl_k3")
+              for s, y in log.get(n) if y > 1]
+    return jumps[0] if jumps else None
 
 @_rule("the run unlearns")
-def _unlearns(log: _Log) -> str | None:
-    loss, falls, worse = log.get("eval/expected_loss"), -log.rise(*_OWN), log.change("eval/expected_loss")
-    if not (falls > 6 or falls > 2 and worse > 0.1 or falls > -2 and worse > 0.25): return None
-    shown = f"; the greedy move's loss is {loss[0][1]:.3g} at step {loss[0][0]}, {loss[-1][1]:.3g} at {loss[-1][0]}" if loss else ""
-    return f"the sampled reward changes by {-falls:.1f} standard errors{shown}"
+def _unlearns(log: _Log) -> dict | None:
+    loss, rise, worse = log.get(_LOSS), log.rise(*_OWN), log.change(_LOSS)
+    if not (rise < -6 or rise < -2 and worse > 0.1 or rise < 2 and worse > 0.25): return None
+    shown = f"{worse:+.0%}, steps {loss[0][0]} to {loss[-1][0]}" if len(loss) > 1 else "an unknown amount"
+    return dict(rise=rise, loss=shown)
 
 # %% ../../nbs/preflight/05_postmortem.ipynb #05post16
+@_rule("one evaluation")
+def _alone(log: _Log) -> dict | None:
+    score, games = log.get(_SCORE), log.apart()[2]
+    if len(score) != 1 or not games or log.improved(): return None
+    low, high = wilson(score[0][1], games)
+    return dict(games=games, step=score[0][0], score=score[0][1], low=low, high=high)
+
+@_rule("evaluations of unknown size")
+def _unknown_size(log: _Log) -> dict | None:
+    score = [y for _, y in log.get(_SCORE)] or [0]
+    p, low, high = fmean(score), min(score), max(score)
+    if low == high or log.apart()[2] or log.improved(): return None
+    return dict(low=low, high=high, need=math.ceil(2 * p * (1 - p) * (1.96 / (high - low)) ** 2))
+
 @_rule("evaluations that cannot tell")
-def _evaluation(log: _Log) -> str | None:
-    score, (z, chance, n) = log.get("eval_stockfish/score"), log.apart()
-    if not score or log.improved() or z > chance: return None
-    (low_at, low), (at, high) = min(score, key=lambda p: p[1]), max(score, key=lambda p: p[1])
-    p = fmean(y for _, y in score)
-    if not n:
-        need = math.ceil(2 * p * (1 - p) * (1.96 / (high - low)) ** 2) if high > low else 0
-        return f"scores {low:g} to {high:g}, the number of games is not logged" + (f"; to tell them apart takes {need:,} each" if need else "")
-    (a, b), least = wilson(high, n), smallest_elo(n, score=min(max(p, 0.5 / n), 1 - 0.5 / n))
-    told = f"{n} games a time; {high:g} at step {at} is {a:.3f} to {b:.3f} (95%), and {least:.0f} Elo the least that they show; "
-    if len(score) == 1: return told + "there is no other one to compare it with"
-    return told + f"{low:g} at step {low_at} is {z:.1f} standard errors off, of {len(score)} evaluations chance gives {chance:.1f}"
+def _evaluations(log: _Log) -> dict | None:
+    score, (z, chance, n) = log.get(_SCORE), log.apart()
+    if len(score) < 2 or not n or log.improved() or z > chance: return None
+    (step, high), low, p = max(score, key=lambda p: p[1]), min(y for _, y in score), fmean(y for _, y in score)
+    a, b = wilson(high, n)
+    return dict(games=n, step=step, high=high, low=low, a=a, b=b, z=z, chance=chance, rows=len(score),
+                elo=smallest_elo(n, score=_inside(p, n)))
 
 @_rule("too few games")
-def _few_games(log: _Log) -> str | None:
+def _few_games(log: _Log) -> dict | None:
     games = 2 * log.config.get("match_openings", 0)
-    return f"a match of {games} games shows {smallest_elo(games):.0f} Elo or more" if games and smallest_elo(games) > 150 else None
+    return dict(games=games, elo=smallest_elo(games)) if games and smallest_elo(games) > 150 else None
 
 @_rule("sharper, not better")
-def _sharper(log: _Log) -> str | None:
-    rise, loss = log.rise(*_OWN), log.change("eval/expected_loss")
-    if not (rise > 4 and loss > -0.05 and log.change(*_ENTROPY) < -0.1): return None
-    return f"the sampled reward rises by {rise:.1f} standard errors as the entropy falls; the greedy move's loss changes by {loss:+.0%}"
+def _sharper(log: _Log) -> dict | None:
+    rise, loss, fall = log.rise(*_OWN), log.change(_LOSS), -log.change(*_ENTROPY)
+    return dict(rise=rise, loss=loss, fall=fall) if rise > 4 and loss > -0.05 and fall > 0.1 else None
 
 @_rule("not measured")
-def _missing(log: _Log) -> str | None:
+def _missing(log: _Log) -> dict | None:
     groups = ("train/advantage_std", "train/reward_std_within", "train/zero_variance_groups")
     asked = {"any evaluation (is it stronger?)": any(k.startswith("eval") for r in log.rows for k in r),
-             "entropy (does it still choose?)": log.get(*_ENTROPY), "the spread within groups (is there a signal?)": log.get(*groups),
+             "entropy (does it still choose?)": log.get(*_ENTROPY),
+             "the spread within groups (is there a signal?)": log.get(*groups),
              "ratio, clip fraction or KL at equal weights (is the sampler the learner?)": log.synced()}
-    return "; ".join(what for what, found in asked.items() if not found) or None
+    missing = "; ".join(what for what, found in asked.items() if not found)
+    return dict(what=missing) if missing else None
