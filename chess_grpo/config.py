@@ -29,14 +29,14 @@ SCHEDULES: dict[str, Callable[[float], float]] = {    # share of the run that is
     "cosine": lambda x: (1 + math.cos(math.pi * x)) / 2,
     "constant": lambda x: 1.0,
 }
-GUARD_ACTIONS = ("warn", "stop", "boost", "rollback")
+GUARD_ACTIONS = ("warn", "stop", "boost", "temperature", "rollback")
 RESUMABLE = ("max_steps",)    # keys that may differ when a run is resumed
 
 # %% ../nbs/core/30_config.ipynb #795f9f29
 @dataclass(frozen=True)
 class TrainConfig(Config):
     "What a run is."
-    run_name: str = key("grpo", "the run is kept in runs/NAME")
+    run_name: str = key("", "the run is kept in runs/NAME; empty = chess-grpo-DATE-TIME-xxxx")
     seed: int = key(0, "of weights, positions and moves", least=0, most=2**31 - 1)
     max_steps: int = key(120, "optimiser steps of the whole run; the schedule is stretched over them", least=1,
                          most=10_000_000)
@@ -118,7 +118,7 @@ class TrainConfig(Config):
 
     def __post_init__(self):
         super().__post_init__()
-        folder_name(self.run_name)
+        if self.run_name: folder_name(self.run_name)
         self.network, self.loss, self.rewards    # these check themselves
         if self.freeze_layers > self.layers:
             raise UserError(f"freeze_layers is {self.freeze_layers}; the network has {self.layers} layers.")

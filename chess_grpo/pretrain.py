@@ -25,7 +25,7 @@ from .config import resolve_device
 from .core import folder_name, NotFinite, UserError, generator, parse_json, patch, write_whole
 from .engine import EnginePool
 from .core import read_tensors, write_tensors
-from .log import Log, StopSignal, new_folder, progress_bar
+from .log import Log, StopSignal, about, keep_config, new_folder, progress_bar
 from .evaluate import move_quality, quality_row
 from .loss import entropy
 from chess_grpo.model import (
@@ -116,7 +116,7 @@ def _calibration_error(probability: Tensor, right: Tensor, bins: int = 10) -> fl
 @dataclass(frozen=True)
 class PretrainConfig(Config):
     "What a pretraining run is."
-    run_name: str = key("pretrain", "the run is kept in runs/NAME")
+    run_name: str = key("", "the run is kept in runs/NAME; empty = chess-grpo-DATE-TIME-xxxx")
     shards: str = key("runs/shards", "a folder of labelled positions")
     positions: int = key(100_000, "to label first if that folder has none, in shards of 4,096", least=1)
     seed: int = key(0, "of weights and order", least=0, most=2**31 - 1)
@@ -147,7 +147,7 @@ class PretrainConfig(Config):
 
     def __post_init__(self):
         super().__post_init__()
-        folder_name(self.run_name)
+        if self.run_name: folder_name(self.run_name)
         self.network    # checks itself
 
     @property
@@ -225,7 +225,7 @@ class _Pretraining:
         self.global_step, self.losses, self.dice, self.start = 0, [], None, time.monotonic()
         if resume: self.load(resume)
         self.folder = resume or new_folder(c.run_name, root)
-        write_whole(self.folder/"config.json", lambda p: p.write_text(json.dumps(c.to_dict(), indent=1) + "\n"))
+        keep_config(self.folder, c)
         self.log = Log(self.folder, c, self.global_step, say=tqdm.write if progress else lambda text: None)
 
     @property
@@ -281,8 +281,8 @@ def card(self: _Pretraining) -> dict:
     "How the policy was made so far."
     return {"how": "cross-entropy" + (", with a teacher" if self.teach else ""), "steps": self.global_step,
             "seconds": round(time.monotonic() - self.start), "positions": len(self.data.learn),
-            "start": self.config.start or "", "command": f"chess-grpo pretrain {self.config.options()}"
-            } | self.data.made_by
+            "start": self.config.start or "", **about(),
+            "command": f"chess-grpo pretrain {self.config.options()}"} | self.data.made_by
 
 @patch
 def save(self: _Pretraining):

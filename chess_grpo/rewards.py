@@ -120,6 +120,7 @@ class Reward:
         if config.reward_change and start is None:
             raise UserError("reward_change needs the scores of the starting positions too.")
         self.config, self.start = config, start
+        self.before: Scores | None = None    # [B] of the starting positions, once they are known
         self.worth = reward_named(config.reward, config.reward_scale)
 
     def __call__(self, scores: Scores) -> Tensor: # [B,G,T] -> [B,G,T] on the CPU
@@ -127,6 +128,6 @@ class Reward:
         rewards = self.worth(scores)
         if self.config.reward_change:
             everywhere = torch.ones_like(rewards, dtype=torch.bool)
-            start = self.start() if callable(self.start) else self.start
-            rewards = changes(rewards, everywhere, self.worth(start))
+            self.before = self.start() if callable(self.start) else self.start
+            rewards = changes(rewards, everywhere, self.worth(self.before))
         return asymmetric(rewards, self.config.reward_negative)

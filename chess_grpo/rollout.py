@@ -43,6 +43,7 @@ class Rollout:
     # [M,1968] the policy's own log-probabilities in all states, with a gradient in those of who moved first;
     # None = not kept
     all_log_probs: Tensor | None = None
+    start: Scores | None = None    # [B] of the starting positions, the first mover's view, if they were scored
 
     @property
     def learner_mask(self) -> Tensor: # [T] bool
@@ -252,7 +253,9 @@ def put_groups(
     def put(a, b): return a.index_put((rows.to(a.device),), b.to(a.device))
     def each(a, b, names): return {k: put(getattr(a, k), getattr(b, k)) for k in names}
     parts = each(rollout, other, ("actions", "log_probs", "rewards", "mask", "expert_mask"))
-    parts["scores"] = Scores(**each(rollout.scores, other.scores, ("cp", "mate", "moves")))
+    names = "cp", "mate", "moves"
+    parts["scores"] = Scores(**each(rollout.scores, other.scores, names))
+    if rollout.start is not None: parts["start"] = Scores(**each(rollout.start, other.start, names))
     parts["index"] = put(rollout.index, torch.where(other.mask, other.index + len(rollout.states), 0))
     kept = [r.all_log_probs for r in (rollout, other)]
     parts["all_log_probs"] = None if any(lp is None for lp in kept) else torch.cat(kept)

@@ -8,9 +8,7 @@ __all__ = ['board_svg', 'change_svg', 'replay_html', 'report_html', 'learned', '
 # %% ../../nbs/ui/03_page.ipynb #9a6e0003
 import html
 import json
-import platform
 import re
-import subprocess
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,17 +16,15 @@ from typing import Mapping, Sequence
 
 import chess
 import chess.svg
-import torch
 
-from .. import __version__
 from ..config import TrainConfig
-from ..core import UserError, cores, data_path, parse_json, write_whole
+from ..core import UserError, parse_json, write_whole
 from chess_grpo.evaluate import (
     Compared, Frontier, MatchResult, PolicyPlayer, Quality, compare_frontiers, frontier, match_result, move_quality,
     play_rung
 )
 from ..labels import load_validation
-from ..log import read_metrics
+from ..log import about, read_metrics
 from ..model import load_policy
 from ..positions import load_openings
 from ..report import CURVES, Html, curves_svg, element, table_html
@@ -226,27 +222,19 @@ def _speed(rows: list[dict], config: TrainConfig) -> tuple[dict[str, float], dic
                      "learning": states / max(1e-9, seconds["learn"])}
 
 # %% ../../nbs/ui/03_page.ipynb #9f2bd3e5
-def _commit() -> str:
-    "Of the checkout that this library is; empty if it is none."
-    root = data_path("README.md").parent.parent
-    if not (root/"nbs").is_dir(): return ""    # installed, perhaps inside somebody else's checkout
-    words = ["git", "-C", str(root), "describe", "--always", "--dirty"]
-    try: return subprocess.run(words, capture_output=True, text=True, check=True, timeout=5).stdout.strip()
-    except (OSError, subprocess.SubprocessError): return ""
-
 def _made(config: TrainConfig, seconds: dict, speed: dict, engine: str) -> list[tuple[str, str]]:
     "How a run came to be: rows of a table."
     spent = ", ".join(f"{what} {seconds[k]:.0f}" for k, what in (
         ("positions", "finding positions"), ("policy", "choosing moves"), ("engine", "waiting for the engine"),
         ("learn", "learning")))
-    versions = f"chess_grpo {__version__} {_commit()}".strip()
+    found = about()
     return [
         ("a step", f"{config.batch_size} positions, {config.num_generations} sampled moves each, "
                    f"scored at depth {config.search_depth}"),
         ("seconds", spent),
         ("positions a second", f"{speed['sampling']:.0f} in sampling, {speed['learning']:.0f} in learning"),
-        ("engine", engine), ("versions", f"{versions}, torch {torch.__version__}, Python {platform.python_version()}"),
-        ("machine", f"{platform.machine()}, {cores()} cores, {config.device}"),
+        ("engine", engine), ("versions", found["versions"]), ("commit", f"{found['commit']} {found['branch']}".strip()),
+        ("machine", f"{found['machine']}, {config.device}"),
         ("ended", time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())),
     ]
 
