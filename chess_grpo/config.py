@@ -18,7 +18,7 @@ import torch
 
 from .core import UserError, data_path, fast_bf16, folder_name, parse_json
 from .loss import AdvantageConfig, LossConfig
-from .model import PolicyConfig
+from .model import NETWORKS, PolicyConfig
 from .positions import PositionConfig
 from .rewards import RewardConfig
 from .schema import Config, key, same
@@ -48,12 +48,10 @@ class TrainConfig(Config):
     heads: int = same(PolicyConfig, "heads")
     expansion: int = same(PolicyConfig, "expansion")
     dropout: float = same(PolicyConfig, "dropout")
-    attacks: bool = same(PolicyConfig, "attacks")
-    square_bias: bool = same(PolicyConfig, "square_bias")
-    architecture: str = same(PolicyConfig, "architecture")
+    architecture: str = key("squares", "which network it is; plain: squares, without who attacks what and without "
+                            "a bias for each pair of squares", choices=lambda: (*NETWORKS, "plain"))
     # where rollouts begin
     self_play_fraction: float = same(PositionConfig, "self_play_fraction")
-    random_opponent_fraction: float = same(PositionConfig, "random_opponent_fraction")
     endgame_fraction: float = same(PositionConfig, "endgame_fraction")
     max_abs_cp: int | None = same(PositionConfig, "max_abs_cp")
     # rollouts
@@ -111,7 +109,10 @@ class TrainConfig(Config):
                                   "constant", unit="nats", above=0)
     preflight: str = key("stop", "what to do when the preflight finds a fault", choices=("stop", "warn", "off"))
     eval_steps: int = key(15, "steps between two evaluations and checkpoints", least=1)
-    match_openings: int = key(50, "openings of the match against a random mover, two games each; 0 = no match", least=0)
+    match_opponent: str = key("random", "who is played: random, skill 2 at 10,000 nodes, skill 5 at 50 ms, Elo 1350 at "
+                              "10,000 nodes, depth 1 ...")
+    match_openings: int = key(50, "random openings of a match, two games each; 0 = no match", least=0)
+    match_steps: int = key(0, "steps between two matches; 0 = only before and after", least=0)
     device: str = key("auto", "cpu, cuda, or auto: cuda where there is one")
     bf16: bool | None = key(None, "sample and learn in bfloat16 where that is safe (autocast); "
                             "none = where this processor is faster with it")
@@ -127,7 +128,10 @@ class TrainConfig(Config):
         _check_target(self)
 
     @cached_property
-    def network(self) -> PolicyConfig: return PolicyConfig.pick(self, value_head=self.baseline == "value")
+    def network(self) -> PolicyConfig:
+        plain = dict(architecture="squares", attacks=False, square_bias=False)
+        other = plain if self.architecture == "plain" else {}
+        return PolicyConfig.pick(self, value_head=self.baseline == "value", **other)
     @cached_property
     def rewards(self) -> RewardConfig: return RewardConfig.pick(self)
     @cached_property

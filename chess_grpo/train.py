@@ -29,12 +29,12 @@ from chess_grpo.config import (
 )
 from chess_grpo.core import (
     NotFinite, UserError, World, cores, fetched, generator, parse_json, patch, read_tensors,
-    write_tensors, write_whole
+    write_tensors
 )
 from .engine import EngineError, EnginePool
 from chess_grpo.evaluate import (
-    Compared, MatchResult, PolicyPlayer, Quality, RandomPlayer, compare_frontiers, frontier, match_result, move_quality,
-    play_match, quality_row
+    Compared, Game, MatchResult, Quality, compare_frontiers, frontier, match_row, move_quality, opponent, quality_row,
+    run_match
 )
 from .labels import kept_out, load_development
 from .learner import Batch, Learner, load_training, make_optimizers, part_of, seeded, training_state
@@ -43,7 +43,7 @@ from .loss import LossConfig, masked_mean
 from chess_grpo.model import (
     PolicyNetwork, autocast, freeze, load_weights, new_policy, sample_actions, save_policy, start_from
 )
-from .positions import PositionConfig, Starts, load_openings, put_rows
+from .positions import PositionConfig, Starts, put_rows
 from .report import aligned
 from .rewards import Reward, expected
 from .rollout import Rollout, ScoringConfig, compute_log_probs, put_groups, reused_output, sample
@@ -749,18 +749,22 @@ class RunResult:
     complete: bool                     # False = it was stopped early
     before: Quality                    # on the development positions
     after: Quality
-    matches: dict[str, MatchResult]    # before and after, against a random mover; or none
+    matches: dict[str, MatchResult]    # before and after, or none
     changes: list[Change]              # development positions where the move changed
     games: list                        # of the match after
     compared: Compared                 # loss over entropy, after less before
     curves: dict[str, list[dict]]      # the two curves, to draw
+    opponent: str = "random"           # of the matches
+
+    @property
+    def rival(self) -> str: return "a random mover" if self.opponent == "random" else f"Stockfish, {self.opponent}"
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         "Head and rows: before and after."
         rows = [[a[0], a[1], b[1]] for a, b in zip(self.before.table(), self.after.table())]
         if self.matches:
             points = [_share(self.matches[when]) for when in ("before", "after")]
-            rows.append(["points against a random mover", *points])
+            rows.append([f"points against {self.rival}", *points])
         return ["development positions, 95% intervals", "before", "after"], rows
 
     def __str__(self):
@@ -781,6 +785,7 @@ def train(
     config, world = resolve_device(config or kept), World()
     if resume and (other := _differing(config, kept)):
         raise UserError(f"{other[0]} cannot be changed when a run is resumed; {', '.join(RESUMABLE)} can.")
+    opponent(config.match_opponent)
     if config.freeze_layers and not config.start:
         raise UserError(f"freeze_layers is {config.freeze_layers}, and there is no start: layers "
                         "frozen at random weights never learn. Name a checkpoint with start, or "
@@ -805,6 +810,8 @@ class _Run:
         self.stop, self.watch, self.progress = stop, watch, progress
         self.print = tqdm.write if progress else lambda text: None
         self.folder: Path | None = None
+        self.matches: dict[int, MatchResult] = {}    # by step
+        self.games: list[Game] = []                  # of the last one
 
     def resumed(self, folder: Path) -> Trainer:
         self.folder = folder
@@ -867,7 +874,8 @@ def steps(self: _Run, trainer: Trainer, log: Log):
     "Steps, with a bar."
     from chess_grpo.ui.watch import Lines, Panel, Watcher    # a subpackage: only runs need it
     c = self.config
-    if trainer.global_step == 0: log.write({"step": 0, **quality_row(trainer.quality())})
+    if trainer.global_step == 0:
+        log.write({"step": 0, **quality_row(trainer.quality()), **self.due_match(trainer.policy, 0)})
     watcher = (Panel(self.folder.name, c.max_steps, trainer.dev_set, trainer.global_step) if self.watch
                else Lines() if self.progress else Watcher())
     with closing(watcher), tqdm(total=c.max_steps, initial=trainer.global_step, desc=self.folder.name, unit="step",
@@ -878,6 +886,7 @@ def steps(self: _Run, trainer: Trainer, log: Log):
             if trainer.global_step % c.eval_steps == 0 or trainer.global_step == c.max_steps:
                 quality = trainer.quality()
                 row |= quality_row(quality) | self.warnings(trainer, quality, row)
+            row |= self.due_match(trainer.policy, trainer.global_step)
             log.write(row)
             if trainer.global_step % c.eval_steps == 0: trainer.save(self.folder)
             watcher.step(row, trainer.policy)
@@ -921,21 +930,34 @@ def judged(trainer: Trainer, folder: Path) -> RunResult:
     curves = {when: frontier(p, dev) for when, p in policies.items()}
     return RunResult(folder, trainer.global_step, trainer.global_step >= trainer.config.max_steps, before,
                      after, {}, changes,
-                     [], compare_frontiers(curves["after"], curves["before"]), {k: c.rows() for k, c in curves.items()})
+                     [], compare_frontiers(curves["after"], curves["before"]), {k: c.rows() for k, c in curves.items()},
+                     trainer.config.match_opponent)
+
+@patch
+def match(self: _Run, policy: PolicyNetwork, step: int, when: str) -> MatchResult | None:
+    "Against the run's opponent, once a step; None = it was broken off."
+    if step in self.matches: return self.matches[step]
+    found, self.games = run_match(policy.eval(), self.config, self.folder, when, progress=self.progress,
+                                  stop=lambda: self.stop.asked)
+    if found: self.matches[step] = found
+    return found
+
+@patch
+def due_match(self: _Run, policy: PolicyNetwork, step: int) -> dict:
+    "Of a match that is due, by its metrics."
+    c = self.config
+    if not c.match_openings or not c.match_steps or self.world.rank or self.stop.asked: return {}
+    if step % c.match_steps and step != c.max_steps: return {}
+    found = self.match(policy, step, "before" if step == 0 else "after" if step == c.max_steps else f"step_{step}")
+    return match_row(found, c.match_opponent) if found else {}
 
 @patch
 def played(self: _Run, result: RunResult, trainer: Trainer) -> RunResult:
     "The match, before and after."
-    matches, games, c = {}, [], self.config
-    openings = load_openings()[:c.match_openings]
-    for when, policy in (("before", trainer.reference.eval()), ("after", trainer.policy.eval())):
-        player, rival = PolicyPlayer(policy, name=f"policy {when}"), RandomPlayer(generator(c.seed))
-        games = play_match(player, rival, openings, progress=self.progress, stop=lambda: self.stop.asked)
-        if not games: return result
-        matches[when] = match_result(games, player.name)
-        pgn = [g.pgn(f"chess_grpo {self.folder.name}", i // 2 + 1) for i, g in enumerate(games)]
-        write_whole(self.folder/f"games_{when}.pgn", lambda p: p.write_text("\n".join(pgn)))
-    return replace(result, matches=matches, games=games)
+    before = self.match(trainer.reference, 0, "before")
+    after = before and self.match(trainer.policy, trainer.global_step, "after")
+    if not after: return result
+    return replace(result, matches={"before": before, "after": after}, games=self.games)
 
 @patch
 def print_result(self: _Run, result: RunResult):

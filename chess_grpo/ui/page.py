@@ -179,7 +179,7 @@ def learned(result: RunResult) -> str:
             f"sampling, its moves are {_compared(result.compared)}.")
     if result.matches:
         points = [f"{result.matches[when].points:.0%}" for when in ("after", "before")]
-        text += f" Against a random mover it scores {points[0]}; before, it was {points[1]}."
+        text += f" Against {result.rival} it scores {points[0]}; before, it was {points[1]}."
     return text + ("" if result.complete else " The run was stopped before its end.")
 
 def write_report(
