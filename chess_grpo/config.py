@@ -67,6 +67,7 @@ class TrainConfig(Config):
     reward_scale: float | None = same(RewardConfig, "reward_scale")
     reward_negative: float = same(RewardConfig, "reward_negative")
     reward_change: bool = same(RewardConfig, "reward_change")
+    shaping: float = same(RewardConfig, "shaping")
     search_depth: int = same(RewardConfig, "search_depth")
     baseline: str = same(AdvantageConfig, "baseline")
     scale_rewards: str = same(AdvantageConfig, "scale_rewards")

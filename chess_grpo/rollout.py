@@ -183,6 +183,11 @@ class _Ply:
     every: Tensor | None    # the distributions, if they are kept
     scores: Callable[[], Scores] = no_scores    # after the move; waits
 
+def moves_of(states: Boards, index: Tensor, actions: Tensor) -> tuple[Boards, Boards]: # of B·G·T positions
+    "The positions before and after each move of a rollout; any where it was not played."
+    before = states[index.flatten()]
+    return before, before.push(actions.flatten())
+
 def _joined(plies: list[_Ply], shape: tuple[int, int], reward, temperature: float, waited: float) -> Rollout:
     "Leave out what was not played, wait for the scores, make the rewards."
     def table(name: str) -> Tensor: return torch.stack([getattr(p, name) for p in plies], 1).view(*shape, -1)
@@ -203,8 +208,9 @@ def _joined(plies: list[_Ply], shape: tuple[int, int], reward, temperature: floa
         if p.scores is no_scores: continue
         found = -p.scores()
         for name in ("cp", "mate", "moves"): getattr(scores, name)[:, :, t] = getattr(found, name).view(shape)
-    rewards = torch.where(mask, reward(scores).to(mask.device), 0)
     index, actions = (torch.where(mask, x, 0) for x in (index.view(mask.shape), table("actions")))
+    seen = moves_of(states, index, actions) if getattr(reward, "sees_boards", False) else ()
+    rewards = torch.where(mask, reward(scores, *seen).to(mask.device), 0)
     return Rollout(states, index, actions, torch.where(mask, log_probs, 0), rewards, scores, mask,
                    table("by_engine"), temperature, waited + time.perf_counter() - start, every)
 
