@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from .board import MOVES, Boards
+from .board import MOVES, Boards, compile_rules
 from chess_grpo.config import (
     GUARD_ACTIONS, RESUMABLE, TrainConfig, lr_multiplier, planned_lr, read_config, resolve_device
 )
@@ -786,6 +786,8 @@ def train(
     if resume and (other := _differing(config, kept)):
         raise UserError(f"{other[0]} cannot be changed when a run is resumed; {', '.join(RESUMABLE)} can.")
     opponent(config.match_opponent)
+    if config.device != "cpu" and (why := compile_rules(device=config.device)) and progress:
+        tqdm.write(f"the rules run in eager mode: {why}")
     if config.freeze_layers and not config.start:
         raise UserError(f"freeze_layers is {config.freeze_layers}, and there is no start: layers "
                         "frozen at random weights never learn. Name a checkpoint with start, or "
