@@ -21,7 +21,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 .PHONY: train test gpu gpu-carry size test-notes test-nbdev3 test-browser test-environments setup stockfish export clean
 
 train: setup
-	$(BIN)/chess-grpo train $(ARGS)
+	$(BIN)/chess-grpo train --run_name grpo $(ARGS)
 
 test: setup
 	$(BIN)/python .ci/check.py $(ARGS)

@@ -438,7 +438,8 @@ class Boards:
     @classmethod
     def start(cls, n: int = 1, **kwargs) -> "Boards":
         "`n` boards at the initial position."
-        return cls.from_fens([chess.STARTING_FEN] * n, **kwargs)
+        one = cls.from_fens([chess.STARTING_FEN], **kwargs)
+        return one[torch.zeros(n, dtype=torch.int64, device=one.device)]    # a view is compiled for itself
 
     @classmethod
     def cat(cls, parts: Sequence["Boards"]) -> "Boards":
@@ -650,27 +651,33 @@ def fens(self: Boards) -> list[str]:
     return [Fen(text) if ok else text for text, ok in zip(texts, self.possible().tolist())]
 
 # %% ../nbs/core/10_board.ipynb #5e590494
-@patch
-def push(self: Boards, actions: Tensor) -> Boards: # [N] int64, legal
-    "The boards after one action each."
-    t, white = _tables(self.device), self.turn
+def _pushed(bits: Tensor, white: Tensor, castling: Tensor, ep: Tensor, halfmove: Tensor, fullmove: Tensor,
+            actions: Tensor, t: _Tables) -> tuple[Tensor, ...]:
+    "The columns of `Boards` after one action each; [N] bool, True = it could be taken back."
     m = _Move(*t.moves[actions].unbind(1))
-    own, opp = torch.where(white, self.bits[:, 6:].T, self.bits[:, 6:].T.flip(0))
-    moved = self.bits[:, :6] & m.leaves[:, None] != 0    # [N,6], which kind of piece
+    own, opp = torch.where(white, bits[:, 6:].T, bits[:, 6:].T.flip(0))
+    moved = bits[:, :6] & m.leaves[:, None] != 0    # [N,6], which kind of piece
     pawn, king, gone = moved[:, 0], moved[:, 5], ~m.leaves
-    by_ep = pawn & (m.arrives == self.ep)
+    by_ep = pawn & (m.arrives == ep)
     taken = torch.where(by_ep, torch.where(white, m.below, m.above), m.arrives) & opp
     castles = torch.where(king, m.castles, t.zero)
     kind = torch.where((m.promotion > 0)[:, None], t.kinds == m.promotion[:, None], moved)
-    types = self.bits[:, :6] & (gone & ~taken)[:, None] | torch.where(kind, m.arrives[:, None], t.zero)
+    types = bits[:, :6] & (gone & ~taken)[:, None] | torch.where(kind, m.arrives[:, None], t.zero)
     types[:, 3] ^= castles
     after, rest = (own & gone | m.arrives) ^ castles, opp & ~taken
     sides = torch.where(white, torch.stack([after, rest]), torch.stack([rest, after])).T
-    castling = self.castling & gone & ~(m.arrives | torch.where(king, own, t.zero))
+    left = castling & gone & ~(m.arrives | torch.where(king, own, t.zero))
     quiet = ~pawn & (taken == 0)
-    boards = Boards(torch.cat([types, sides], 1), ~white, castling, torch.where(pawn, m.passes, t.zero),
-                    (self.halfmove + 1) * quiet, self.fullmove + ~white, self.keys)
-    return _remember(boards, quiet & (castling == self.castling)) if self.keys.shape[1] else boards
+    return (torch.cat([types, sides], 1), ~white, left, torch.where(pawn, m.passes, t.zero),
+            (halfmove + 1) * quiet, fullmove + ~white, quiet & (left == castling))
+
+@patch
+def push(self: Boards, actions: Tensor) -> Boards: # [N] int64, legal
+    "The boards after one action each."
+    old = self.bits, self.turn, self.castling, self.ep, self.halfmove, self.fullmove
+    *new, reversible = _best_of(_pushed, len(self))(*old, actions, _tables(self.device))
+    boards = Boards(*new, self.keys)
+    return _remember(boards, reversible) if self.keys.shape[1] else boards
 
 # %% ../nbs/core/10_board.ipynb #5844da9f
 def _mix(x: Tensor) -> Tensor:
@@ -716,9 +723,9 @@ def _never_mates(own: Tensor, opp: Tensor, kinds: Tensor, one_colour: Tensor) ->
     weak = torch.where(own & knights != 0, lone_knight, (own & bishops == 0) | by_bishops)
     return (own & (pawns | rooks | queens) == 0) & weak
 
-def _insufficient(self: Boards) -> Tensor: # [N] bool
+def _insufficient(bits: Tensor) -> Tensor: # [N,8] -> [N] bool
     "True = neither side can mate, by the rules of `chess.Board.is_insufficient_material`."
-    kinds, sides = self.bits[:, :6].T, self.bits[:, 6:].T
+    kinds, sides = bits[:, :6].T, bits[:, 6:].T
     dark = _bits(s for s in range(64) if (s // 8 + s % 8) % 2 == 0)
     one_colour = (kinds[2] & dark == 0) | (kinds[2] & ~dark == 0)
     return _never_mates(sides, sides.flip(0), kinds, one_colour).all(0)
@@ -737,18 +744,19 @@ def _claims(self: Boards) -> Tensor: # [N] int64, FIFTY_MOVES, THREEFOLD_REPETIT
     threefold = torch.where(three, chess.Termination.THREEFOLD_REPETITION.value, 0)
     return torch.where(fifty, chess.Termination.FIFTY_MOVES.value, threefold)
 
+def _ended(planes: Tensor, check: Tensor, bits: Tensor, halfmove: Tensor, repetitions: Tensor, t: _Tables) -> Tensor:
+    "As `Boards.outcome` without claims."
+    stuck = _or(planes) == 0
+    ends = [repetitions >= 5, halfmove >= 150, stuck, _insufficient(bits), stuck & check]
+    return t.ends[(torch.stack(ends) * t.order).amax(0)]    # the last one counts
+
 @patch
 def outcome(self: Boards,
     claim_draw: bool = False, # claim the 50-move rule and threefold repetition where possible
 ) -> Tensor: # [N] int64, a value of chess.Termination, 0 = the game goes on
     "How each game has ended, if it has."
-    legal = self.legal()
-    stuck = _or(legal.planes) == 0
-    ends = [self.halfmove >= 150, stuck, _insufficient(self), stuck & legal.check]
-    if self.keys.shape[1]: ends.insert(0, self.repetitions() >= 5)
-    t = _tables(self.device)
-    out = (torch.stack(ends) * t.order[-len(ends):]).amax(0)    # the last one counts
-    out = t.ends[out]
+    legal, ended = self.legal(), _best_of(_ended, len(self))
+    out = ended(legal.planes, legal.check, self.bits, self.halfmove, self.repetitions(), _tables(self.device))
     return torch.where(out == 0, _claims(self), out) if claim_draw else out
 
 # %% ../nbs/core/10_board.ipynb #d883d3d2
@@ -789,36 +797,6 @@ def random_moves(self: Boards, generator: torch.Generator) -> Tensor: # [N] int6
     if not legal.all(): raise _no_move(int((legal == 0).nonzero()[0]))
     return actions
 
-# %% ../nbs/core/10_board.ipynb #261eeb6d
-def _same_bits(fast: dict[Callable, Callable], n: int, device: str) -> bool:
-    "Do the compiled functions give the same bits as eager mode for `n` boards?"
-    b = Boards.start(n, device=device)
-    t = _tables(b.device)
-    args = {
-        _rules: (b.bits, b.turn, b.castling, b.ep, t),
-        _draw: (b.legal().planes, b.turn, torch.arange(n, device=device) / n, t.action),
-    }
-    pairs = (zip(fast[f](*args[f]), f(*args[f])) for f in fast)
-    return all(torch.equal(x, y) for pair in pairs for x, y in pair)
-
-def compile_rules(
-    on: bool = True, # False = back to eager
-    device: str = "cpu", # where the boards will be
-) -> str: # "" = compiled; else why not, and eager mode stays in use
-    "Compile the move generator and the draw of `random_moves`: the same bits, faster."
-    _compiled.clear()
-    if not on: return "switched off"
-    fast = {f: torch.compile(f, dynamic=True) for f in (_rules, _draw)}
-    # sizes that no table has, or the compiler takes two dimensions for one; the second call settles
-    # the guards
-    try: same = all(_same_bits(fast, n, device) for n in (37, 53))
-    except RuntimeError as e:
-        return (f"torch.compile does not work here ({str(e).strip().splitlines()[0]}): install a"
-                " C++ compiler, such as g++")
-    if not same: return "torch.compile gives other bits here"
-    _compiled.update(fast)
-    return ""
-
 # %% ../nbs/core/10_board.ipynb #fc5bbe6b
 def _least(attacked: Tensor) -> Tensor: # [2,5,N] -> [10,N]
     "Each square only for the least valuable of its attackers."
@@ -826,13 +804,52 @@ def _least(attacked: Tensor) -> Tensor: # [2,5,N] -> [10,N]
     for k in range(1, 4): less.append(less[-1] | attacked[:, k])
     return torch.cat([attacked[:, :1], attacked[:, 1:] & ~torch.stack(less, 1)], 1).flatten(0, 1)
 
+def _told(seen: Tensor, ep_legal: Tensor, attacked: Tensor, aim: Tensor, attacks: bool, t: _Tables) -> Tensor:
+    "As `Boards.tokens`."
+    own, opp, rooks, ep = seen[6:].unbind(0)
+    ep = torch.where(ep_legal, ep, t.zero)
+    layers = torch.cat([seen[:6], torch.stack([opp & ~rooks, rooks & own, rooks & opp, ep])])
+    if attacks: layers = torch.cat([layers, _least(attacked), aim])
+    on = _unpacked(layers, t).view(layers.shape[1], len(layers), 64)
+    return (on * t.worth[:len(layers), None]).sum(1, dtype=torch.int16)
+
 @patch
 def tokens(self: Boards, attacks: bool = True) -> Tensor: # [N,64] int16 in 0..4607
     "The positions as the mover sees them, one token a square; without `attacks`, `piece` alone."
-    legal, t = self.legal(), _tables(self.device)
-    own, opp, rooks, ep = legal.seen[6:].unbind(0)
-    ep = torch.where(legal.ep, ep, t.zero)
-    layers = torch.cat([legal.seen[:6], torch.stack([opp & ~rooks, rooks & own, rooks & opp, ep])])
-    if attacks: layers = torch.cat([layers, _least(legal.attacked), legal.aim])
-    on = _unpacked(layers, t).view(len(self), len(layers), 64)
-    return (on * t.worth[:len(layers), None]).sum(1, dtype=torch.int16)
+    legal, told = self.legal(), _best_of(_told, len(self))
+    return told(legal.seen, legal.ep, legal.attacked, legal.aim, attacks, _tables(self.device))
+
+# %% ../nbs/core/10_board.ipynb #261eeb6d
+def _arguments(boards: Boards) -> dict[Callable, tuple]:
+    "What each compiled function gets for some boards; any actions will do."
+    b, t, legal = boards, _tables(boards.device), boards.legal()
+    columns, u = (b.bits, b.turn, b.castling, b.ep), torch.arange(len(b), device=b.device) / len(b)
+    return {
+        _rules: (*columns, t), _draw: (legal.planes, b.turn, u, t.action),
+        _pushed: (*columns, b.halfmove, b.fullmove, (u * len(MOVES)).long(), t),
+        _ended: (legal.planes, legal.check, b.bits, b.halfmove, b.repetitions(), t),
+        _told: (legal.seen, legal.ep, legal.attacked, legal.aim, True, t),
+    }
+
+def _same(a, b) -> bool:
+    return torch.equal(a, b) if isinstance(a, Tensor) else all(torch.equal(x, y) for x, y in zip(a, b))
+
+def compile_rules(
+    on: bool = True, # False = back to eager
+    device: str = "cpu", # where the boards will be
+) -> str: # "" = compiled; else why not, and eager mode stays in use
+    "Compile legal moves, random ones, successors, outcomes and tokens: the same bits in fewer kernels."
+    _compiled.clear()
+    if not on: return "switched off"
+    fuse = {"force_pointwise_cat": True} if device != "cpu" else {}    # on a CPU that is slower
+    fast = {f: torch.compile(f, dynamic=True, options=fuse) for f in (_rules, _draw, _pushed, _ended, _told)}
+    # sizes that no table has, or the compiler takes two dimensions for one; the second call settles
+    # the guards
+    try: same = all(_same(fast[f](*given), f(*given)) for n in (37, 53)
+                    for f, given in _arguments(Boards.start(n, device=device)).items())
+    except RuntimeError as e:
+        return (f"torch.compile does not work here ({str(e).strip().splitlines()[0]}): install a"
+                " C++ compiler, such as g++")
+    if not same: return "torch.compile gives other bits here"
+    _compiled.update(fast)
+    return ""

@@ -18,7 +18,7 @@ import torch
 
 from .core import UserError, data_path, fast_bf16, folder_name, parse_json
 from .loss import AdvantageConfig, LossConfig
-from .model import PolicyConfig
+from .model import NETWORKS, PolicyConfig
 from .positions import PositionConfig
 from .rewards import RewardConfig
 from .schema import Config, key, same
@@ -29,14 +29,14 @@ SCHEDULES: dict[str, Callable[[float], float]] = {    # share of the run that is
     "cosine": lambda x: (1 + math.cos(math.pi * x)) / 2,
     "constant": lambda x: 1.0,
 }
-GUARD_ACTIONS = ("warn", "stop", "boost", "rollback")
+GUARD_ACTIONS = ("warn", "stop", "boost", "temperature", "rollback")
 RESUMABLE = ("max_steps",)    # keys that may differ when a run is resumed
 
 # %% ../nbs/core/30_config.ipynb #795f9f29
 @dataclass(frozen=True)
 class TrainConfig(Config):
     "What a run is."
-    run_name: str = key("grpo", "the run is kept in runs/NAME")
+    run_name: str = key("", "the run is kept in runs/NAME; empty = chess-grpo-DATE-TIME-xxxx")
     seed: int = key(0, "of weights, positions and moves", least=0, most=2**31 - 1)
     max_steps: int = key(120, "optimiser steps of the whole run; the schedule is stretched over them", least=1,
                          most=10_000_000)
@@ -48,12 +48,10 @@ class TrainConfig(Config):
     heads: int = same(PolicyConfig, "heads")
     expansion: int = same(PolicyConfig, "expansion")
     dropout: float = same(PolicyConfig, "dropout")
-    attacks: bool = same(PolicyConfig, "attacks")
-    square_bias: bool = same(PolicyConfig, "square_bias")
-    architecture: str = same(PolicyConfig, "architecture")
+    architecture: str = key("squares", "which network it is; plain: squares, without who attacks what and without "
+                            "a bias for each pair of squares", choices=lambda: (*NETWORKS, "plain"))
     # where rollouts begin
     self_play_fraction: float = same(PositionConfig, "self_play_fraction")
-    random_opponent_fraction: float = same(PositionConfig, "random_opponent_fraction")
     endgame_fraction: float = same(PositionConfig, "endgame_fraction")
     max_abs_cp: int | None = same(PositionConfig, "max_abs_cp")
     # rollouts
@@ -69,6 +67,7 @@ class TrainConfig(Config):
     reward_scale: float | None = same(RewardConfig, "reward_scale")
     reward_negative: float = same(RewardConfig, "reward_negative")
     reward_change: bool = same(RewardConfig, "reward_change")
+    shaping: float = same(RewardConfig, "shaping")
     search_depth: int = same(RewardConfig, "search_depth")
     baseline: str = same(AdvantageConfig, "baseline")
     scale_rewards: str = same(AdvantageConfig, "scale_rewards")
@@ -111,14 +110,17 @@ class TrainConfig(Config):
                                   "constant", unit="nats", above=0)
     preflight: str = key("stop", "what to do when the preflight finds a fault", choices=("stop", "warn", "off"))
     eval_steps: int = key(15, "steps between two evaluations and checkpoints", least=1)
-    match_openings: int = key(50, "openings of the match against a random mover, two games each; 0 = no match", least=0)
+    match_opponent: str = key("random", "who is played: random, skill 2 at 10,000 nodes, skill 5 at 50 ms, Elo 1350 at "
+                              "10,000 nodes, depth 1 ...")
+    match_openings: int = key(50, "random openings of a match, two games each; 0 = no match", least=0)
+    match_steps: int = key(0, "steps between two matches; 0 = only before and after", least=0)
     device: str = key("auto", "cpu, cuda, or auto: cuda where there is one")
     bf16: bool | None = key(None, "sample and learn in bfloat16 where that is safe (autocast); "
                             "none = where this processor is faster with it")
 
     def __post_init__(self):
         super().__post_init__()
-        folder_name(self.run_name)
+        if self.run_name: folder_name(self.run_name)
         self.network, self.loss, self.rewards    # these check themselves
         if self.freeze_layers > self.layers:
             raise UserError(f"freeze_layers is {self.freeze_layers}; the network has {self.layers} layers.")
@@ -127,7 +129,10 @@ class TrainConfig(Config):
         _check_target(self)
 
     @cached_property
-    def network(self) -> PolicyConfig: return PolicyConfig.pick(self, value_head=self.baseline == "value")
+    def network(self) -> PolicyConfig:
+        plain = dict(architecture="squares", attacks=False, square_bias=False)
+        other = plain if self.architecture == "plain" else {}
+        return PolicyConfig.pick(self, value_head=self.baseline == "value", **other)
     @cached_property
     def rewards(self) -> RewardConfig: return RewardConfig.pick(self)
     @cached_property

@@ -4,13 +4,17 @@
 
 # %% auto #0
 __all__ = ['LADDER', 'Player', 'RandomPlayer', 'PolicyPlayer', 'EnginePlayer', 'Game', 'play_match', 'MatchResult',
-           'match_result', 'Rating', 'rate', 'play_rung', 'random_openings', 'notes_match', 'Quality', 'quality_of',
-           'move_quality', 'Frontier', 'frontier', 'Compared', 'compare_frontiers']
+           'match_result', 'Rating', 'rate', 'opponent', 'play_rung', 'random_openings', 'run_match', 'match_row',
+           'notes_match', 'Quality', 'quality_of', 'move_quality', 'Frontier', 'frontier', 'Compared',
+           'compare_frontiers']
 
 # %% ../nbs/evaluation.ipynb #f8c6c24a
 import math
+import re
+import time
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Callable, Protocol, Sequence
 
 import chess
@@ -18,15 +22,16 @@ import chess.pgn
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from .log import progress_bar
 
 from .board import ACTIONS, MOVES, Boards
-from .core import UserError, generator
-from .engine import EnginePool
+from .core import UserError, generator, write_whole
+from .engine import EnginePool, go_command
 from .labels import Labelled
+from .log import progress_bar
 from .loss import entropy
-from .model import Policy, sample_actions
+from .model import Policy, PolicyNetwork, sample_actions
 from .positions import PHASES, Opening
+from .schema import Config
 from .stats import Figure, bootstrap, wilson
 
 # %% ../nbs/evaluation.ipynb #7e777dff
@@ -104,13 +109,13 @@ class Game:
     result: float    # White's: 1, 0.5 or 0
     why: str    # a chess.Termination in words, or "ply limit"
 
-    def pgn(self, event: str = "chess_grpo", round: int = 1) -> str:
+    def pgn(self, event: str = "chess_grpo", round: int = 1, date: str = "????.??.??") -> str:
         "The game as PGN."
         board = chess.Board()
         for m in self.moves: board.push_uci(m)
         game = chess.pgn.Game.from_board(board)
         headers = dict(
-            Event=event, Site="?", Round=str(round), White=self.white, Black=self.black,
+            Event=event, Site="?", Date=date, Round=str(round), White=self.white, Black=self.black,
             Result={1.0: "1-0", 0.5: "1/2-1/2", 0.0: "0-1"}[self.result],
             Opening=self.opening.name, Termination=self.why,
         )
@@ -292,38 +297,36 @@ def rate(
     return _rating_of(_pairs_of(games, name), adjudicated=late, over=", ".join(over))
 
 # %% ../nbs/evaluation.ipynb #d0977c29
-# name -> options and search command of Stockfish; None = a random mover
-LADDER: dict[str, tuple[dict, str] | None] = {
-    "random": None,
-    "skill 0 at depth 1": ({"Skill Level": 0}, "go depth 1"),
-    "skill 0 at 10,000 nodes": ({"Skill Level": 0}, "go nodes 10000"),
-    "skill 2 at 10,000 nodes": ({"Skill Level": 2}, "go nodes 10000"),
-    "skill 5 at 10,000 nodes": ({"Skill Level": 5}, "go nodes 10000"),
-    "Elo 1350 at 10,000 nodes": ({"UCI_LimitStrength": "true", "UCI_Elo": 1350}, "go nodes 10000"),
-    "skill 2 at 50 ms": ({"Skill Level": 2}, "go movetime 50"),
-    "1 node": ({}, "go nodes 1"),
-    "100 nodes": ({}, "go nodes 100"),
-    "depth 1": ({}, "go depth 1"),
-    "skill 20 at 50 ms": ({}, "go movetime 50"),
-}
+LADDER = ("random", "skill 0 at depth 1", "skill 0 at 10,000 nodes", "skill 2 at 10,000 nodes",
+          "skill 5 at 10,000 nodes", "Elo 1350 at 10,000 nodes", "skill 2 at 50 ms", "1 node", "100 nodes",
+          "depth 1", "skill 20 at 50 ms")
+_STRENGTH = re.compile(r"(?:(skill|Elo) (\d{1,4}) at )?(?:([\d,]{1,12}) nodes?|(\d{1,6}) ms|depth (\d{1,3}))")
+
+def opponent(
+    name: str, # such as those of LADDER, at any level
+) -> tuple[dict, str] | None: # Stockfish's options and search command; None = a random mover
+    "The strength that words name."
+    if name == "random": return None
+    found = _STRENGTH.fullmatch(name)
+    if not found: raise UserError(f"There is no opponent {name!r}; choose one of {', '.join(LADDER)}, at any level.")
+    kind, level, nodes, ms, depth = found.groups()
+    skill, elo = {"Skill Level": int(level or 20)}, {"UCI_LimitStrength": "true", "UCI_Elo": level}
+    limit = ("nodes", nodes) if nodes else ("movetime", ms) if ms else ("depth", depth)
+    return {None: {}, "skill": skill, "Elo": elo}[kind], go_command(**{limit[0]: int(limit[1].replace(",", ""))})
 
 def play_rung(
     player: Player,
-    rung: str, # a key of LADDER
+    rung: str, # as of `opponent`
     openings: Sequence[Opening], # two games each
     seed: int = 0, # of a random mover
-    progress: bool = False, # show a bar
     engines: Callable[..., EnginePool] = EnginePool, # opens them, given `options`
+    **how, # as of `play_match`
 ) -> list[Game]:
     "A match against one of the ladder."
-    if rung not in LADDER:
-        raise UserError(f"There is no opponent {rung!r}; choose one of {', '.join(LADDER)}.")
-    if LADDER[rung] is None:
-        return play_match(player, RandomPlayer(generator(seed)), openings, progress=progress)
-    options, go = LADDER[rung]
-    with engines(options=options) as pool:
-        other = EnginePlayer(pool, go, f"Stockfish, {rung}")
-        return play_match(player, other, openings, progress=progress)
+    strength = opponent(rung)
+    if strength is None: return play_match(player, RandomPlayer(generator(seed)), openings, **how)
+    with engines(options=strength[0]) as pool:
+        return play_match(player, EnginePlayer(pool, strength[1], f"Stockfish, {rung}"), openings, **how)
 
 # %% ../nbs/evaluation.ipynb #ff83d2f8
 def random_openings(
@@ -347,6 +350,31 @@ def random_openings(
             if len(found) == n: return list(found.values())
     raise UserError(f"There are not {n} positions after {plies} plies ({len(found)} were found):"
                     " ask for fewer openings or more plies.")
+
+def run_match(
+    policy: PolicyNetwork, # plays greedily; in eval mode
+    config: Config, # with the keys seed, match_opponent and match_openings
+    folder: Path, # of the run: games_WHEN.pgn is kept there
+    when: str, # such as "before"
+    **how, # as of `play_match`
+) -> tuple[MatchResult | None, list[Game]]: # None = it was broken off
+    "The match of a run, from random openings that are the same every time."
+    openings, name = random_openings(config.match_openings, 6, generator(config.seed)), f"policy {when}"
+    games = play_rung(PolicyPlayer(policy, name=name), config.match_opponent, openings, config.seed, **how)
+    if not games: return None, []
+    pgn = [g.pgn(f"chess_grpo {folder.name}", i // 2 + 1, time.strftime("%Y.%m.%d")) for i, g in enumerate(games)]
+    write_whole(folder/f"games_{when}.pgn", lambda p: p.write_text("\n".join(pgn)))
+    return match_result(games, name), games
+
+def match_row(
+    m: MatchResult,
+    name: str, # of the opponent, as of `opponent`
+) -> dict[str, float]:
+    "A match as metrics; an Elo difference only where some games ended another way."
+    kind = "eval_random" if opponent(name) is None else "eval_stockfish"
+    row = {"score": m.points, "score_low": m.low, "score_high": m.high, "wins": m.wins, "draws": m.draws,
+           "losses": m.losses} | ({"elo_diff": _elo_of(m.points)} if 0 < m.points < 1 else {})
+    return {f"{kind}/{k}": x for k, x in row.items()}
 
 def notes_match(
     player: Player,

@@ -261,7 +261,11 @@ def update(self: Learner,
     metrics["grad_norm"] = clipped_step(found.value, self.optimizers, self.model.parameters(), self.max_grad_norm,
                                         self._reduce_gradients)
     entropy = aggregate(found.new.entropy.detach(), batch.mask)
-    metrics |= {"entropy_coef": loss.entropy_coef, "beta": loss.beta, "exact_entropy": entropy}
+    metrics |= {f"loss/{n}": t.coef * t.value.detach() for n, t in found.record.terms.items() if t.coef}
+    metrics |= {"entropy_coef": loss.entropy_coef, "beta": loss.beta, "kl_coef": loss.beta_old,
+                "exact_entropy": entropy}
+    if loss.kl_estimator == "exact" and batch.old: metrics["kl_exact"] = metrics["kl_old"]
+    if budget and found.new.index is not None: metrics["policy_diversity"] = found.new.diversity(batch.mask)
     return fetched(metrics), found
 
 @patch

@@ -292,6 +292,17 @@ class PolicyOutput:
         "Exact KL of these distributions from others."
         return self._at(exact_kl(self.all_log_probs, other.all_log_probs))
 
+    def diversity(self, mask: Tensor) -> Tensor: # [B,G,T] bool, True = counts; scalar, nats
+        "Mean KL of each sample's distribution from the mean one of its group at the same step."
+        found = torch.zeros(mask.shape[0], mask.shape[2], device=mask.device)
+        lp, on = self.all_log_probs.detach(), mask.any(1)
+        for t in range(mask.shape[2]):
+            counts = mask[:, :, t, None]
+            mean = (lp[self.index[:, :, t]].exp() * counts).sum(1) / counts.sum(1).clamp_min(1)
+            each = masked_mean(self.entropy[:, :, t], mask[:, :, t], 1)
+            found[:, t] = entropy(mean.log()).detach() - each.detach()
+        return masked_mean(found, on)
+
     def _at(self, x: Tensor) -> Tensor: return x if self.index is None else x[self.index]
 
 # %% ../nbs/core/21_loss.ipynb #7feea573
@@ -398,6 +409,7 @@ def _metrics(terms: dict[str, Term], new: Tensor, old: Tensor, ratio: Tensor, ad
     spread = of((advantages - of(advantages)) ** 2).sqrt()
     return {k: t.value.detach() for k, t in terms.items()} | {
         "mean_ratio": of(ratio), "largest_ratio": at.pick(ratio).max(),
-        "kl_sampled": of(torch.expm1(new - old) - (new - old)), "clip_fraction": of(low | high),
+        "kl_k1": of(old - new), "kl_k3": of(torch.expm1(new - old) - (new - old)),
+        "minus_log_prob": of(-new), "clip_fraction": of(low | high),
         "clip_low": of(low & (advantages < 0)), "clip_high": of(high & (advantages > 0)),
         "advantage_mean": of(advantages), "advantage_std": spread}

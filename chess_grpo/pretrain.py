@@ -21,12 +21,12 @@ from tqdm.auto import tqdm
 
 from .board import Boards
 from .learner import load_training, training_state, clipped_step, make_optimizers, set_lr
-from .config import resolve_device
+from .config import TrainConfig, resolve_device
 from .core import folder_name, NotFinite, UserError, generator, parse_json, patch, write_whole
 from .engine import EnginePool
 from .core import read_tensors, write_tensors
-from .log import Log, StopSignal, new_folder, progress_bar
-from .evaluate import move_quality, quality_row
+from .log import Log, StopSignal, about, keep_config, new_folder, progress_bar
+from .evaluate import match_row, move_quality, opponent, quality_row, run_match
 from .loss import entropy
 from chess_grpo.model import (
     PolicyConfig, PolicyNetwork, autocast, masked_log_probs, new_policy, save_policy, start_from
@@ -98,6 +98,7 @@ def _validate(policy: PolicyNetwork, lessons: Batch) -> dict[str, float]: # held
     ce, q = cross_entropy(lp, lessons.target).item(), lessons.target
     return {
         "valid/loss": ce,
+        "valid/perplexity": math.exp(ce),
         "valid/kl": ce + (q * q.clamp_min(1e-30).log()).sum(1).mean().item(),
         "valid/top1": right.mean().item(),
         "valid/top5": among.mean().item(),
@@ -116,7 +117,7 @@ def _calibration_error(probability: Tensor, right: Tensor, bins: int = 10) -> fl
 @dataclass(frozen=True)
 class PretrainConfig(Config):
     "What a pretraining run is."
-    run_name: str = key("pretrain", "the run is kept in runs/NAME")
+    run_name: str = key("", "the run is kept in runs/NAME; empty = chess-grpo-DATE-TIME-xxxx")
     shards: str = key("runs/shards", "a folder of labelled positions")
     positions: int = key(100_000, "to label first if that folder has none, in shards of 4,096", least=1)
     seed: int = key(0, "of weights and order", least=0, most=2**31 - 1)
@@ -144,10 +145,12 @@ class PretrainConfig(Config):
     bf16: bool = key(False, "compute in bfloat16 where that is safe (autocast)")
     eval_steps: int = key(200, "steps between two evaluations", least=1)
     device: str = key("auto", "cpu, cuda, or auto: cuda where there is one")
+    match_opponent: str = same(TrainConfig, "match_opponent", "skill 2 at 10,000 nodes")
+    match_openings: int = same(TrainConfig, "match_openings", 0)
 
     def __post_init__(self):
         super().__post_init__()
-        folder_name(self.run_name)
+        if self.run_name: folder_name(self.run_name)
         self.network    # checks itself
 
     @property
@@ -214,7 +217,7 @@ def fingerprint(*tensors: Tensor) -> str:
 class _Pretraining:
     "A run under way."
     def __init__(self, c: PretrainConfig, root: Path, resume: Path | None, data: Examples, teach, progress: bool):
-        self.config, self.data, self.teach = c, data, teach
+        self.config, self.data, self.teach, self.progress = c, data, teach, progress
         self.mark = data.mark + (" with a teacher" if teach else "")
         began = start_from(c.start, c.network) if c.start and not resume else new_policy(c.network, c.seed)
         self.policy = began.to(c.device)
@@ -225,7 +228,7 @@ class _Pretraining:
         self.global_step, self.losses, self.dice, self.start = 0, [], None, time.monotonic()
         if resume: self.load(resume)
         self.folder = resume or new_folder(c.run_name, root)
-        write_whole(self.folder/"config.json", lambda p: p.write_text(json.dumps(c.to_dict(), indent=1) + "\n"))
+        keep_config(self.folder, c)
         self.log = Log(self.folder, c, self.global_step, say=tqdm.write if progress else lambda text: None)
 
     @property
@@ -273,16 +276,20 @@ class _Pretraining:
 # %% ../nbs/pretraining.ipynb #9a000012
 @patch
 def evaluated(self: _Pretraining) -> dict:
-    "On what is held back, and on the development positions."
-    return _validate(self.policy.eval(), self.data.valid) | quality_row(move_quality(self.policy, self.dev))
+    "On what is held back, on the development positions, and in a match, if one is wanted."
+    c, row = self.config, _validate(self.policy.eval(), self.data.valid)
+    row |= quality_row(move_quality(self.policy, self.dev))
+    if not c.match_openings: return row
+    found, _ = run_match(self.policy, c, self.folder, f"step_{self.global_step}", progress=self.progress)
+    return row | match_row(found, c.match_opponent)
 
 @patch(as_prop=True)
 def card(self: _Pretraining) -> dict:
     "How the policy was made so far."
     return {"how": "cross-entropy" + (", with a teacher" if self.teach else ""), "steps": self.global_step,
             "seconds": round(time.monotonic() - self.start), "positions": len(self.data.learn),
-            "start": self.config.start or "", "command": f"chess-grpo pretrain {self.config.options()}"
-            } | self.data.made_by
+            "start": self.config.start or "", **about(),
+            "command": f"chess-grpo pretrain {self.config.options()}"} | self.data.made_by
 
 @patch
 def save(self: _Pretraining):
@@ -394,6 +401,7 @@ def pretrain(
     c = resolve_device(config or kept)
     other = [k for k in c.differs(kept) if k not in _RESUMABLE] if resume else []
     if other: raise UserError(f"{other[0]} cannot be changed when a run is resumed; {', '.join(_RESUMABLE)} can.")
+    opponent(c.match_opponent)
     data = data or _shard_examples(c, engine, progress)
     if c.value_head and data.valid.value is None:
         raise UserError("value_head is yes, and games have no values of positions: set it to no.")

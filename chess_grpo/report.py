@@ -97,7 +97,7 @@ def _panel(
 # %% ../nbs/core/40_report.ipynb #b31c9e18
 CURVES = (    # what is drawn of a run: title, keys
     ("expected-score loss, development positions", ["eval/expected_loss"]),
-    ("own reward", ["train/own_reward"]),
+    ("own reward", ["train/step_mean"]),
     ("entropy (nats)", ["entropy", "eval/entropy"]),
     ("clip fraction", ["mean_clip_fraction"]),
     ("loss", ["train_total_loss"]),

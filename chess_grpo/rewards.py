@@ -14,6 +14,7 @@ from typing import Callable
 import torch
 from torch import Tensor
 
+from .board import Boards, _bits, _count_bits, _or, _shift, _tables
 from .core import UserError
 from .engine import Scores, no_scores
 from .schema import Config, key
@@ -64,6 +65,8 @@ def graded(
     return scores.expected() + torch.where(scores.mate == 0, further, scores.mate * tail_mated)
 
 # %% ../nbs/core/12_rewards.ipynb #d13e70f5
+def _takes_boards(f: Callable) -> bool: return {"before", "after"} <= inspect.signature(f).parameters.keys()
+
 def reward_named(
     name: str, # a key of REWARDS
     scale: float | None = None, # centipawns per unit, None = the reward's own
@@ -77,7 +80,8 @@ def reward_named(
         if "per" not in inspect.signature(found).parameters:
             raise UserError(f"The reward {name} has no scale: leave reward_scale out.")
         found = partial(found, per=scale)
-    sample = found(no_scores(2, 3))
+    two_by_three = dict(before=Boards.start(6), after=Boards.start(6)) if _takes_boards(found) else {}
+    sample = found(no_scores(2, 3), **two_by_three)
     tensor = isinstance(sample, Tensor)
     if not tensor or sample.shape != (2, 3) or not sample.is_floating_point():
         kind = f"{sample.dtype} {tuple(sample.shape)}" if tensor else type(sample).__name__
@@ -99,6 +103,24 @@ def changes(
     before = torch.cat([start[:, None, None].expand_as(rewards[..., :1]), -rewards[..., :-1]], 2)
     return torch.where(mask, rewards - before, 0)
 
+# %% ../nbs/core/12_rewards.ipynb #2af71641
+_HOME, _CENTRE = ((_bits([1, 2, 5, 6]), _bits([57, 58, 61, 62])), _bits([27, 28, 35, 36]))
+
+def _counts(b: Boards, to_move: bool) -> Tensor: # [3,N] of the side to move, or of the other
+    "Pieces developed, pawns in the centre, squares around the king that are attacked."
+    legal, t = b.legal(), _tables(b.device)
+    pawns, knights, bishops, _, _, kings, *sides = legal.seen[:8]
+    own = sides[0 if to_move else 1]
+    around = _or(_shift((kings & own).expand(8, -1), 1, t))
+    attacked = _or(legal.attacked[1 if to_move else 0])
+    home = _HOME[0 if to_move else 1]    # ranks are the side to move's
+    return _count_bits(torch.stack([(knights | bishops) & own & ~home, pawns & own & _CENTRE, around & attacked]))
+
+def board_terms(before: Boards, after: Boards) -> Tensor: # [N], of who moved
+    "One for a piece developed, for a pawn in the centre, and for a square around the king that is attacked no more."
+    development, centre, exposed = _counts(after, False) - _counts(before, True)
+    return (development + centre - exposed).float()
+
 # %% ../nbs/core/12_rewards.ipynb #adea9cd7
 @dataclass(frozen=True)
 class RewardConfig(Config):
@@ -107,6 +129,8 @@ class RewardConfig(Config):
     reward_scale: float | None = key(None, "centipawns per unit; none = the reward's own", above=0)
     reward_negative: float = key(1.0, "what negative rewards are multiplied with", least=0)
     reward_change: bool = key(False, "reward the change of a position's worth, not its worth")
+    shaping: float = key(0.0, "added for a piece developed, a pawn in the centre, a square around the king that is "
+                         "attacked no more", least=0)
     search_depth: int = key(4, "plies the engine searches to score a move", least=1)
 
     def __post_init__(self):
@@ -119,14 +143,24 @@ class Reward:
         "`start`: scores [B] of the starting positions, the first mover's view, or what gives them."
         if config.reward_change and start is None:
             raise UserError("reward_change needs the scores of the starting positions too.")
+        if config.reward_change and _takes_boards(REWARDS[config.reward]):
+            raise UserError(f"The reward {config.reward} sees moves, and a start has none: leave reward_change out.")
         self.config, self.start = config, start
+        self.before: Scores | None = None    # [B] of the starting positions, once they are known
         self.worth = reward_named(config.reward, config.reward_scale)
+        self.sees_boards = bool(config.shaping) or _takes_boards(self.worth)
 
-    def __call__(self, scores: Scores) -> Tensor: # [B,G,T] -> [B,G,T] on the CPU
-        "From scores after each move, the mover's view; without reward_change of any shape."
-        rewards = self.worth(scores)
+    def __call__(self,
+        scores: Scores, # [B,G,T] after each move, the mover's view; without reward_change of any shape
+        before: Boards | None = None, # B·G·T positions, where `sees_boards`
+        after: Boards | None = None, # and after the moves
+    ) -> Tensor: # [B,G,T] on the CPU
+        "The rewards of moves, the mover's view."
+        rewards = self.worth(scores, before=before, after=after) if _takes_boards(self.worth) else self.worth(scores)
         if self.config.reward_change:
             everywhere = torch.ones_like(rewards, dtype=torch.bool)
-            start = self.start() if callable(self.start) else self.start
-            rewards = changes(rewards, everywhere, self.worth(start))
+            self.before = self.start() if callable(self.start) else self.start
+            rewards = changes(rewards, everywhere, self.worth(self.before))
+        if self.config.shaping:
+            rewards = rewards + self.config.shaping * board_terms(before, after).view_as(rewards).cpu()
         return asymmetric(rewards, self.config.reward_negative)

@@ -43,6 +43,7 @@ class Rollout:
     # [M,1968] the policy's own log-probabilities in all states, with a gradient in those of who moved first;
     # None = not kept
     all_log_probs: Tensor | None = None
+    start: Scores | None = None    # [B] of the starting positions, the first mover's view, if they were scored
 
     @property
     def learner_mask(self) -> Tensor: # [T] bool
@@ -182,6 +183,11 @@ class _Ply:
     every: Tensor | None    # the distributions, if they are kept
     scores: Callable[[], Scores] = no_scores    # after the move; waits
 
+def moves_of(states: Boards, index: Tensor, actions: Tensor) -> tuple[Boards, Boards]: # of B·G·T positions
+    "The positions before and after each move of a rollout; any where it was not played."
+    before = states[index.flatten()]
+    return before, before.push(actions.flatten())
+
 def _joined(plies: list[_Ply], shape: tuple[int, int], reward, temperature: float, waited: float) -> Rollout:
     "Leave out what was not played, wait for the scores, make the rewards."
     def table(name: str) -> Tensor: return torch.stack([getattr(p, name) for p in plies], 1).view(*shape, -1)
@@ -202,8 +208,9 @@ def _joined(plies: list[_Ply], shape: tuple[int, int], reward, temperature: floa
         if p.scores is no_scores: continue
         found = -p.scores()
         for name in ("cp", "mate", "moves"): getattr(scores, name)[:, :, t] = getattr(found, name).view(shape)
-    rewards = torch.where(mask, reward(scores).to(mask.device), 0)
     index, actions = (torch.where(mask, x, 0) for x in (index.view(mask.shape), table("actions")))
+    seen = moves_of(states, index, actions) if getattr(reward, "sees_boards", False) else ()
+    rewards = torch.where(mask, reward(scores, *seen).to(mask.device), 0)
     return Rollout(states, index, actions, torch.where(mask, log_probs, 0), rewards, scores, mask,
                    table("by_engine"), temperature, waited + time.perf_counter() - start, every)
 
@@ -252,7 +259,9 @@ def put_groups(
     def put(a, b): return a.index_put((rows.to(a.device),), b.to(a.device))
     def each(a, b, names): return {k: put(getattr(a, k), getattr(b, k)) for k in names}
     parts = each(rollout, other, ("actions", "log_probs", "rewards", "mask", "expert_mask"))
-    parts["scores"] = Scores(**each(rollout.scores, other.scores, ("cp", "mate", "moves")))
+    names = "cp", "mate", "moves"
+    parts["scores"] = Scores(**each(rollout.scores, other.scores, names))
+    if rollout.start is not None: parts["start"] = Scores(**each(rollout.start, other.start, names))
     parts["index"] = put(rollout.index, torch.where(other.mask, other.index + len(rollout.states), 0))
     kept = [r.all_log_probs for r in (rollout, other)]
     parts["all_log_probs"] = None if any(lp is None for lp in kept) else torch.cat(kept)

@@ -102,6 +102,7 @@ class Config:
         "A configuration from a dict; an unknown key is an error."
         if not isinstance(values, dict):
             raise UserError(f"{where} must be an object of keys and values, not {values!r}.")
+        values = {k: v for k, v in values.items() if k != "about"}    # where a run comes from: see log
         for name in values:
             if name not in keys(cls):
                 raise UserError(f"{where} has no key {name!r}; it knows {', '.join(keys(cls))}.")

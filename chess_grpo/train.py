@@ -23,27 +23,27 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from .board import MOVES, Boards
+from .board import MOVES, Boards, compile_rules
 from chess_grpo.config import (
     GUARD_ACTIONS, RESUMABLE, TrainConfig, lr_multiplier, planned_lr, read_config, resolve_device
 )
 from chess_grpo.core import (
     NotFinite, UserError, World, cores, fetched, generator, parse_json, patch, read_tensors,
-    write_tensors, write_whole
+    write_tensors
 )
 from .engine import EngineError, EnginePool
 from chess_grpo.evaluate import (
-    Compared, MatchResult, PolicyPlayer, Quality, RandomPlayer, compare_frontiers, frontier, match_result, move_quality,
-    play_match, quality_row
+    Compared, Game, MatchResult, Quality, compare_frontiers, frontier, match_row, move_quality, opponent, quality_row,
+    run_match
 )
 from .labels import kept_out, load_development
 from .learner import Batch, Learner, load_training, make_optimizers, part_of, seeded, training_state
-from .log import Log, StopSignal, new_folder
+from .log import Log, StopSignal, about, keep_config, new_folder
 from .loss import LossConfig, masked_mean
 from chess_grpo.model import (
     PolicyNetwork, autocast, freeze, load_weights, new_policy, sample_actions, save_policy, start_from
 )
-from .positions import PositionConfig, Starts, load_openings, put_rows
+from .positions import PositionConfig, Starts, put_rows
 from .report import aligned
 from .rewards import Reward, expected
 from .rollout import Rollout, ScoringConfig, compute_log_probs, put_groups, reused_output, sample
@@ -60,24 +60,32 @@ class StepData:
     facts: dict[str, float]     # what else is logged, by its name
 
     @cached_property
-    def group_mean(self) -> Tensor: return masked_mean(self.rollout.rewards, self.rollout.mask, 1, True)    # [B,1,T]
+    def trajectories(self) -> Tensor: # [B,G]
+        "The sum of each game's rewards, the view of who moved first."
+        return (self.rollout.rewards * torch.where(self.rollout.learner_mask, 1.0, -1.0)).sum(2)
     @cached_property
     def within(self) -> Tensor: # [B,T]
-        "The standard deviation of rewards in each group."
-        return masked_mean((self.rollout.rewards - self.group_mean) ** 2, self.rollout.mask, 1).sqrt()
+        "The standard deviation of rewards in each group, at each step."
+        r = self.rollout
+        return masked_mean((r.rewards - masked_mean(r.rewards, r.mask, 1, True)) ** 2, r.mask, 1).sqrt()
     @cached_property
-    def best(self) -> Tensor: # [B,T]
-        "The best reward of each group."
-        return torch.where(self.rollout.mask, self.rollout.rewards, -torch.inf).amax(1)
-    @cached_property
-    def agreement(self) -> Tensor: # [B]
-        "The share of each group that chose its commonest move, at ply 0."
-        a = self.rollout.actions[:, :, 0]
-        return (a[:, :, None] == a[:, None, :]).float().mean(2).amax(1)
+    def agreement(self) -> Tensor: # [B,T], nan where the side that moved first has no move
+        "Of those that still play, the share that chose their commonest move."
+        a, on = self.rollout.actions, self.rollout.mask
+        same = (a[:, :, None] == a[:, None]) & on[:, :, None] & on[:, None]
+        share = same.sum(2).amax(1) / on.sum(1).clamp_min(1)
+        return share.masked_fill(~(on.any(1) & self.rollout.learner_mask), torch.nan)
     @property
     def played(self) -> Tensor: return self.rollout.mask.any(1)    # [B,T] bool
-    @property
-    def rewards(self) -> Tensor: return self.rollout.rewards.masked_fill(~self.rollout.mask, torch.nan)
+
+    def step_cp(self) -> Tensor | None: # scalar; None = no position before a move was scored
+        "By how many centipawns an own move changed the position, its mover's view; a mate is worth 10,000."
+        r, cp = self.rollout, self.rollout.scores.centipawns()
+        before = -cp.roll(1, 2)
+        if r.start is not None: before[:, :, 0] = r.start.centipawns()[:, None]
+        from_ply = 0 if r.start is not None else 2
+        known = self.loss_mask[:, :, from_ply:].to(cp.device)
+        return masked_mean((cp - before)[:, :, from_ply:], known) if known.any() else None
 
 METRICS: dict[str, "Metric"] = {}
 
@@ -103,62 +111,76 @@ def measure(
     return fetched({name: x for name, x in found.items() if x is not None}) | data.facts
 
 # %% ../nbs/grpo_training.ipynb #9f7488f1
+def _spread(x: Tensor, mask: Tensor) -> Tensor: return masked_mean((x - masked_mean(x, mask)) ** 2, mask).sqrt()
+
 for _name, _meaning, _compute in (
-    ("train/avg_reward", "mean reward over all plies; with one policy on both sides it is nearly zero-sum",
-     lambda s: masked_mean(s.rollout.rewards, s.rollout.mask)),
-    ("train/own_reward", "mean reward of the side that moved first",
+    ("train/avg_reward", "mean over games of the sum of rewards, the view of who moved first",
+     lambda s: s.trajectories.mean()),
+    ("train/reward_std", "its standard deviation", lambda s: s.trajectories.std(correction=0)),
+    ("train/reward_p50", "its median", lambda s: s.trajectories.flatten().quantile(0.5)),
+    ("train/reward_p90", "its 90th percentile", lambda s: s.trajectories.flatten().quantile(0.9)),
+    ("train/reward_best", "the best of the batch", lambda s: s.trajectories.max()),
+    ("train/best_gap", "the best less the mean", lambda s: s.trajectories.max() - s.trajectories.mean()),
+    ("train/reward_std_within", "mean over boards of its standard deviation in the group",
+     lambda s: s.trajectories.std(1, correction=0).mean()),
+    ("train/step_mean", "mean reward of a move of who moved first",
      lambda s: masked_mean(s.rollout.rewards, s.loss_mask)),
-    ("train/reward_std", "standard deviation of the rewards",
-     lambda s: masked_mean((s.rollout.rewards - masked_mean(s.rollout.rewards, s.rollout.mask)) ** 2,
-                           s.rollout.mask).sqrt()),
-    ("train/reward_p50", "median reward", lambda s: s.rewards.nanquantile(0.5)),
-    ("train/reward_p90", "90th percentile of the rewards", lambda s: s.rewards.nanquantile(0.9)),
-    ("train/raw_step_cp", "mean centipawns after the move, the mover's view, mates as 10,000",
-     lambda s: masked_mean(s.rollout.scores.centipawns().to(s.loss_mask.device), s.loss_mask)),
-    ("train/reward_best", "mean over groups of the best reward", lambda s: masked_mean(s.best, s.played)),
-    ("train/best_gap", "mean over groups of the best reward less the mean",
-     lambda s: masked_mean(s.best - s.group_mean[:, 0], s.played)),
-    ("train/reward_std_within", "mean standard deviation within a group", lambda s: masked_mean(s.within, s.played)),
-    ("train/zero_variance_groups", "share of groups whose members all got the same reward",
+    ("train/step_std", "its standard deviation", lambda s: _spread(s.rollout.rewards, s.loss_mask)),
+    ("train/step_reward_std_within", "mean standard deviation of a step's rewards in a group",
+     lambda s: masked_mean(s.within, s.played)),
+    ("train/raw_step_cp", "mean change of centipawns by a move of who moved first, where the position before is known",
+     lambda s: s.step_cp()),
+    ("train/zero_variance_groups", "share of groups whose members all got the same reward for a step",
      lambda s: masked_mean((s.within < 1e-6).float(), s.played)),
-    ("train/agreement", "share of a group that chose its commonest move, at ply 0; the mean",
-     lambda s: s.agreement.mean()),
-    ("train/agreement_p90", "the same, 90th percentile", lambda s: s.agreement.quantile(0.9)),
+    ("train/agreement", "share of a group that chose its commonest move; mean over boards and own plies",
+     lambda s: s.agreement.nanmean()),
+    ("train/agreement_p90", "the same, 90th percentile", lambda s: s.agreement.nanquantile(0.9)),
+    ("train/trajectory_length", "mean plies of a game", lambda s: s.rollout.mask.sum(2).float().mean()),
+    ("train/pad_fraction", "share of plies that were not played, because the game was over",
+     lambda s: 1 - s.rollout.mask.float().mean()),
     ("train/loss_without_entropy", "the loss less its entropy term",
-     lambda s: s.first["loss"] + s.first["entropy_coef"] * s.first.get("entropy", 0.0)),
-    ("kl_last_update", "the same as mean_kl_divergence, before the last of several updates",
-     lambda s: s.last["kl_sampled"]),
+     lambda s: s.first["loss"] - s.first.get("loss/entropy", 0.0)),
+    ("kl_last_update", "the same as exact/kl_k3, before the last of several updates", lambda s: s.last["kl_k3"]),
 ): METRICS[_name] = Metric(_meaning, _compute)
 
+_TERMS = ("surrogate", "kl_ref", "kl_old", "entropy", "value")
 _OF_UPDATE = {    # logged as -> key of the first update's metrics, meaning; absent when the update did not compute it
     "train/advantage_mean": ("advantage_mean", "mean advantage"),
     "train/advantage_std": ("advantage_std", "standard deviation of the advantages"),
-    "train_total_loss": ("loss", "the loss"),
+    "train_total_loss": ("loss", "the loss: the sum of loss/*"),
     "ppo_loss": ("surrogate", "its surrogate, which is about 0 at equal weights whatever its gradient"),
     "mean_ratio": ("mean_ratio", "mean of π_new/π_old over the sampled actions, before the update"),
     "mean_clip_fraction": ("clip_fraction", "share of ratios out of range, before the update"),
     "clip_low": ("clip_low", "share of ratios out of range downwards, of bad moves: their gradient is 0"),
     "clip_high": ("clip_high", "share of ratios out of range upwards, of good moves: their gradient is 0"),
-    "mean_kl_divergence": ("kl_sampled", "KL of the sampling policy from the learner's, estimated "
-                           "on the sampled actions (k3), before the update"),
-    "entropy": ("exact_entropy", "exact entropy over the legal moves, nats"),
+    "mean_kl_divergence": ("kl_k1", "mean of log π_old - log π_new over the sampled actions, before the update"),
+    "exact/kl_k3": ("kl_k3", "the same KL, estimated without ever being below 0"),
+    "exact/kl": ("kl_exact", "the same KL, summed over all moves; only with kl_estimator exact and beta_old"),
+    "entropy": ("minus_log_prob", "mean of -log π_new over the sampled actions, which is the entropy at equal weights"),
+    "exact/entropy": ("exact_entropy", "exact entropy over the legal moves, nats"),
+    "exact/policy_diversity": ("policy_diversity", "mean KL of a game's distribution from its group's mean one, at "
+                                                   "steps that are evaluated"),
     "kl_ref": ("kl_ref", "KL of the learner to the starting policy; only with beta or target_kl"),
     "grad_norm": ("grad_norm", "norm of the gradient before clipping"),
     "value_loss": ("value_loss", "squared error of the value head, if there is one"),
     "entropy_coef": ("entropy_coef", "weight of the entropy bonus at this step, boosts included"),
     "beta": ("beta", "weight of the KL to the starting policy at this step"),
-} | {f"grad/{term}": (f"grad/{term}", "norm of that term's gradient, at steps that are evaluated")
-     for term in ("surrogate", "kl_ref", "kl_old", "entropy", "value")}
+    "kl_coef": ("kl_coef", "weight of the KL to the policy that sampled, at this step (beta_old)"),
+} | {f"loss/{t}": (f"loss/{t}", "that term of the loss, times its weight") for t in _TERMS
+} | {f"grad/{t}": (f"grad/{t}", "norm of that term's gradient, at steps that are evaluated") for t in _TERMS}
 for _name, (_key, _meaning) in _OF_UPDATE.items():
     METRICS[_name] = Metric(_meaning, lambda s, key=_key: s.first.get(key))
 
 METRICS |= {name: Metric(meaning) for name, meaning in {
-    "step": "optimiser steps done", "learning_rate": "of this step",
+    "step": "optimiser steps done", "learning_rate": "of this step", "temperature": "of sampling, boosts included",
     "evaluations": "positions the engine has scored so far",
     "train/resampled_groups": "groups without variance that were sampled again",
     "steps_since_sync": "steps since the policy that samples got the learner's weights",
     "entropy_floor/consecutive_low_steps": "what that guard has counted, if there is one",
-    "adaptive_kl/current_kl_coef": "the coefficient that follows target_kl, if there is one",
+    "entropy_floor/below_floor": "1 = the entropy is below its floor",
+    "entropy_floor/current_entropy_coef": "the weight of the entropy bonus",
+    "adaptive_kl/current_kl_coef": "the coefficient that follows target_kl, at this step, if there is one",
+    "adaptive_kl/kl_ratio": "the KL over its target",
     "guards": "what guards did at this step, if anything",
     "time/positions": "seconds to find starting positions", "time/policy": "seconds of sampling less waiting",
     "time/engine": "seconds of waiting for the engine", "time/learn": "seconds of forward, backward and update",
@@ -207,30 +229,34 @@ class EntropyFloor(Guard):
     floor: float                # nats
     patience: int = 20          # steps in a row
     action: str = "boost"
-    factor: float = 1.5         # of a boost
+    factor: float = 1.5         # of a boost of the bonus; the temperature's is its fifth root
     most: float = 100.0         # times that the bonus can be boosted to; then the run is stopped
-    metric: str = "entropy"     # the exact one
+    metric: str = "exact/entropy"
     name: str = "entropy floor"
     memory: dict = field(default_factory=dict)
 
     def __post_init__(self): _check_action(self.action)
 
-    def logged(self): return {"entropy_floor/consecutive_low_steps": self.memory.get("low", 0)}
+    def logged(self):
+        names = {"consecutive_low_steps": "low", "below_floor": "below", "current_entropy_coef": "coef"}
+        return {f"entropy_floor/{k}": self.memory.get(m, 0) for k, m in names.items()}
 
     def look(self, row):
         boosted = self.memory.get("boosted", 1.0)
+        self.memory["below"], self.memory["coef"] = int(row[self.metric] < self.floor), row.get("entropy_coef", 0.0)
         if not self._lasting(row[self.metric] < self.floor, self.patience): return None
         why = f"entropy {row[self.metric]:.2f} has been below {self.floor:g} for {self.patience} steps"
         if self.action in ("warn", "stop"): return Action(self.name, self.action, why)
         if boosted * self.factor > self.most:
             return Action(self.name, "stop", f"{why}, and the bonus has been boosted {boosted:.3g} times already")
         self.memory["boosted"] = boosted * self.factor
-        return Action(self.name, self.action, why, self.factor)
+        return Action(self.name, self.action, why, self.factor ** (0.2 if self.action == "temperature" else 1))
 
 @dataclass
 class GroupCollapse(Guard):
-    "All members of a group do the same in the same position."
-    limit: float = 0.95    # mean agreement at ply 0; its 90th percentile is nearly always 1 in endgames
+    "All members of a group do the same in the same position, or get the same reward."
+    limit: float = 0.95    # mean agreement; its 90th percentile is nearly always 1 in endgames
+    least: float = 1e-4    # mean standard deviation of a group's rewards
     patience: int = 20
     action: str = "warn"
     factor: float = 1.5
@@ -240,11 +266,12 @@ class GroupCollapse(Guard):
     def __post_init__(self): _check_action(self.action)
 
     def look(self, row):
-        if not self._lasting(row["train/agreement"] > self.limit, self.patience): return None
+        alike = row["train/agreement"] > self.limit or row["train/reward_std_within"] < self.least
+        if not self._lasting(alike, self.patience): return None
         why = (f"the members of a group agree in {row['train/agreement']:.0%} (90th percentile "
                f"{row['train/agreement_p90']:.0%}), rewards within a board differ by "
-               f"{row['train/reward_std_within']:.3f}, for {self.patience} steps")
-        return Action(self.name, self.action, why, self.factor)
+               f"{row['train/reward_std_within']:.2g}, for {self.patience} steps")
+        return Action(self.name, self.action, why, self.factor ** (0.2 if self.action == "temperature" else 1))
 
 @dataclass
 class ClipFraction(Guard):
@@ -284,7 +311,8 @@ class AdaptiveKL(Guard):
                             f"{self.highest}; the bounds must be above 0 and in order.")
         self.memory.setdefault("coef", min(max(self.coef, self.lowest), self.highest))
 
-    def logged(self): return {"adaptive_kl/current_kl_coef": self.memory["coef"]}
+    def logged(self):
+        return {f"adaptive_kl/{k}": self.memory[m] for k, m in (("current_kl_coef", "used"), ("kl_ratio", "ratio"))}
 
     @property
     def calm(self) -> bool: return True
@@ -293,7 +321,7 @@ class AdaptiveKL(Guard):
         kl, before = row[self.metric], self.memory["coef"]
         up = kl > self.target
         after = min(before * self.rate, self.highest) if up else max(before / self.rate, self.lowest)
-        self.memory["coef"] = after
+        self.memory |= {"coef": after, "used": before, "ratio": kl / self.target}
         if not self._lasting(after == before, self.patience): return None
         asks = "Is the KL there at equal weights?" if up else "Nothing needs to be held back."
         why = (f"the coefficient has been at its {'highest' if up else 'lowest'} value {after:g} "
@@ -319,7 +347,8 @@ class Controls:
         guards: list[Guard],
         keep_good: bool = False, # good weights are kept even if no guard may roll back
     ):
-        self.guards, self.entropy_mult, self.lr_mult, self.rollbacks, self.stopped = guards, 1.0, 1.0, 0, ""
+        self.guards, self.rollbacks, self.stopped = guards, 0, ""
+        self.entropy_mult, self.temperature_mult, self.lr_mult = 1.0, 1.0, 1.0
         self.good: dict[str, Tensor] | None = None
         self.keep_good = keep_good or any(getattr(g, "action", "") == "rollback" for g in guards)
 
@@ -351,6 +380,7 @@ class Controls:
 
     def apply(self, action: Action, go_back: Callable[[dict[str, Tensor]], None]):
         if action.action == "stop": self.stopped = str(action)
+        if action.action == "temperature": self.temperature_mult = min(10.0, self.temperature_mult * action.factor)
         if action.action in ("boost", "rollback"):
             self.entropy_mult *= action.factor
             for g in self.guards: g.memory["low"] = 0    # give it time to work
@@ -365,11 +395,12 @@ class Controls:
             go_back(self.good)
 
     def state(self) -> dict: # for a checkpoint, the good weights apart
-        return {"memory": [g.memory for g in self.guards], "entropy_mult": self.entropy_mult, "lr_mult": self.lr_mult,
-                "rollbacks": self.rollbacks}
+        return {"memory": [g.memory for g in self.guards], **{k: getattr(self, k) for k in self._KEPT}}
+
+    _KEPT = "entropy_mult", "temperature_mult", "lr_mult", "rollbacks"
 
     def load(self, state: dict):
-        self.entropy_mult, self.lr_mult, self.rollbacks = state["entropy_mult"], state["lr_mult"], state["rollbacks"]
+        for k in self._KEPT: setattr(self, k, state[k])
         for g, memory in zip(self.guards, state["memory"], strict=True):
             g.memory.clear()
             g.memory.update(memory)
@@ -447,13 +478,13 @@ class Trainer:
 def sampling(self: Trainer) -> ScoringConfig:
     "How the run samples."
     c = self.config
-    return ScoringConfig(c.temperature, c.sampler_dropout, dtype=c.dtype)
+    return ScoringConfig(c.temperature * self.controls.temperature_mult, c.sampler_dropout, dtype=c.dtype)
 
 @patch(as_prop=True)
 def learning(self: Trainer) -> ScoringConfig:
     "How the learner scores what was sampled."
     c = self.config
-    return ScoringConfig(c.learner_temperature or c.temperature, dropout=True, dtype=c.dtype,
+    return ScoringConfig(c.learner_temperature or self.sampling.temperature, dropout=True, dtype=c.dtype,
                          micro_batch_size=c.micro_batch_size)
 
 @patch(as_prop=True)
@@ -461,7 +492,7 @@ def reuses(self: Trainer) -> bool:
     "Would the learner's first forward pass be the sampler's?"
     c = self.config
     plain = not c.dropout and c.baseline != "value" and not c.micro_batch_size
-    same = self.sampler is self.policy and self.learning.temperature == c.temperature
+    same = self.sampler is self.policy and self.learning.temperature == self.sampling.temperature
     return plain and same and self.learner.compute_log_probs is compute_log_probs
 
 @patch
@@ -494,7 +525,8 @@ def rollout(self: Trainer,
     reward = self.reward(boards) if settings["engine"] else expected
     seed = c.seed + 1_000_003 * self.global_step - 1 if scoring.dropout and c.dropout else None
     with seeded(seed, c.device), autocast(c.device, scoring.dtype):
-        return sample(policy, boards.to(c.device), reward=reward, **settings)
+        found = sample(policy, boards.to(c.device), reward=reward, **settings)
+    return replace(found, start=getattr(reward, "before", None))
 
 @patch
 def dynamic_rollout(self: Trainer,
@@ -548,7 +580,7 @@ def reply(self: Trainer, boards: Boards) -> Tensor: # [N] actions
     "The policy's own reply in live games."
     c = self.config
     with torch.no_grad(), autocast(c.device, c.dtype):
-        lp = self.policy.eval().log_probs(boards.to(c.device), c.temperature)
+        lp = self.policy.eval().log_probs(boards.to(c.device), self.sampling.temperature)
     return sample_actions(lp, 1, self.move_generator)[:, 0]
 
 @patch
@@ -571,7 +603,8 @@ def _facts(self: Trainer, clock: Clock, waited: float) -> dict:
     seconds = clock.laps | {"policy": clock.laps["policy"] - waited, "engine": waited}
     return {"step": self.global_step, "learning_rate": self.learner.optimizers[0].param_groups[0]["lr"],
             "steps_since_sync": (self.global_step - 1) % self.config.steps_per_generation,
-            "evaluations": self.evaluations} | {f"time/{k}": v for k, v in seconds.items()}
+            "evaluations": self.evaluations, "temperature": self.sampling.temperature,
+            **{f"time/{k}": v for k, v in seconds.items()}}
 
 @patch
 def _reduced(self: Trainer, row: dict) -> dict:
@@ -630,7 +663,8 @@ def card(self: Trainer) -> dict:
     c = self.config
     scored = int(self.world.sum(torch.tensor([self.evaluations], dtype=torch.float64)).item())
     return {"how": "GRPO", "steps": self.global_step, "evaluations": scored, "start": c.start or "",
-            "engine": self.engine.name, "depth": c.search_depth, "command": f"chess-grpo train {c.options()}"}
+            "engine": self.engine.name, "depth": c.search_depth, **about(),
+            "command": f"chess-grpo train {c.options()}"}
 
 # %% ../nbs/grpo_training.ipynb #97a4cc1c
 @patch
@@ -715,18 +749,22 @@ class RunResult:
     complete: bool                     # False = it was stopped early
     before: Quality                    # on the development positions
     after: Quality
-    matches: dict[str, MatchResult]    # before and after, against a random mover; or none
+    matches: dict[str, MatchResult]    # before and after, or none
     changes: list[Change]              # development positions where the move changed
     games: list                        # of the match after
     compared: Compared                 # loss over entropy, after less before
     curves: dict[str, list[dict]]      # the two curves, to draw
+    opponent: str = "random"           # of the matches
+
+    @property
+    def rival(self) -> str: return "a random mover" if self.opponent == "random" else f"Stockfish, {self.opponent}"
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         "Head and rows: before and after."
         rows = [[a[0], a[1], b[1]] for a, b in zip(self.before.table(), self.after.table())]
         if self.matches:
             points = [_share(self.matches[when]) for when in ("before", "after")]
-            rows.append(["points against a random mover", *points])
+            rows.append([f"points against {self.rival}", *points])
         return ["development positions, 95% intervals", "before", "after"], rows
 
     def __str__(self):
@@ -747,6 +785,9 @@ def train(
     config, world = resolve_device(config or kept), World()
     if resume and (other := _differing(config, kept)):
         raise UserError(f"{other[0]} cannot be changed when a run is resumed; {', '.join(RESUMABLE)} can.")
+    opponent(config.match_opponent)
+    if config.device != "cpu" and (why := compile_rules(device=config.device)) and progress:
+        tqdm.write(f"the rules run in eager mode: {why}")
     if config.freeze_layers and not config.start:
         raise UserError(f"freeze_layers is {config.freeze_layers}, and there is no start: layers "
                         "frozen at random weights never learn. Name a checkpoint with start, or "
@@ -771,6 +812,8 @@ class _Run:
         self.stop, self.watch, self.progress = stop, watch, progress
         self.print = tqdm.write if progress else lambda text: None
         self.folder: Path | None = None
+        self.matches: dict[int, MatchResult] = {}    # by step
+        self.games: list[Game] = []                  # of the last one
 
     def resumed(self, folder: Path) -> Trainer:
         self.folder = folder
@@ -780,16 +823,14 @@ class _Run:
 
     def keep_config(self):
         "config.json, from which the run is resumed."
-        if self.world.rank: return
-        text = json.dumps(self.config.to_dict(), indent=1) + "\n"
-        write_whole(self.folder/"config.json", lambda p: p.write_text(text))
+        if not self.world.rank: keep_config(self.folder, self.config, engine=self.engine.name)
 
     def begun(self, root: Path) -> Trainer:
         "A new trainer, if the preflight lets it begin, and a new folder."
         trainer = self.kind(self.config, self.engine)
         if self.config.preflight != "off": self.check_first(trainer)
         self.folder = Path(self.world.all("" if self.world.rank else str(new_folder(self.config.run_name, root)))[0])
-        if self.folder.name != self.config.run_name:
+        if self.config.run_name not in ("", self.folder.name):
             self.print(f"{root/self.config.run_name} is there already: this run is kept in {self.folder}")
         self.keep_config()
         trainer.save(self.folder)
@@ -835,7 +876,8 @@ def steps(self: _Run, trainer: Trainer, log: Log):
     "Steps, with a bar."
     from chess_grpo.ui.watch import Lines, Panel, Watcher    # a subpackage: only runs need it
     c = self.config
-    if trainer.global_step == 0: log.write({"step": 0, **quality_row(trainer.quality())})
+    if trainer.global_step == 0:
+        log.write({"step": 0, **quality_row(trainer.quality()), **self.due_match(trainer.policy, 0)})
     watcher = (Panel(self.folder.name, c.max_steps, trainer.dev_set, trainer.global_step) if self.watch
                else Lines() if self.progress else Watcher())
     with closing(watcher), tqdm(total=c.max_steps, initial=trainer.global_step, desc=self.folder.name, unit="step",
@@ -846,11 +888,12 @@ def steps(self: _Run, trainer: Trainer, log: Log):
             if trainer.global_step % c.eval_steps == 0 or trainer.global_step == c.max_steps:
                 quality = trainer.quality()
                 row |= quality_row(quality) | self.warnings(trainer, quality, row)
+            row |= self.due_match(trainer.policy, trainer.global_step)
             log.write(row)
             if trainer.global_step % c.eval_steps == 0: trainer.save(self.folder)
             watcher.step(row, trainer.policy)
             if row.get("guards"): self.print(f"step {trainer.global_step}: {row['guards']}")
-            names = {"loss": "eval/expected_loss", "reward": "train/own_reward", "entropy": "entropy"}
+            names = {"loss": "eval/expected_loss", "reward": "train/step_mean", "entropy": "exact/entropy"}
             bar.set_postfix({k: f"{row[m]:+.2f}" for k, m in names.items() if m in row}, refresh=False)
             bar.update()
             if trainer.stopped:
@@ -860,7 +903,7 @@ def steps(self: _Run, trainer: Trainer, log: Log):
 @patch
 def warnings(self: _Run, trainer: Trainer, now: Quality, row: dict) -> dict:
     "Printed and logged at once: sampler and learner differ; the first evaluations are worse than the start."
-    found, kl = [], row.get("mean_kl_divergence", 0)    # a step that was taken back has none
+    found, kl = [], row.get("exact/kl_k3", 0)    # a step that was taken back has none
     if trainer.reuses and kl >= 1e-4:
         found.append(f"learner and sampler differ by a KL of {kl:.2g} at equal weights, and the "
                      "sampling forward pass is reused for the loss: stop the run, and run "
@@ -889,21 +932,34 @@ def judged(trainer: Trainer, folder: Path) -> RunResult:
     curves = {when: frontier(p, dev) for when, p in policies.items()}
     return RunResult(folder, trainer.global_step, trainer.global_step >= trainer.config.max_steps, before,
                      after, {}, changes,
-                     [], compare_frontiers(curves["after"], curves["before"]), {k: c.rows() for k, c in curves.items()})
+                     [], compare_frontiers(curves["after"], curves["before"]), {k: c.rows() for k, c in curves.items()},
+                     trainer.config.match_opponent)
+
+@patch
+def match(self: _Run, policy: PolicyNetwork, step: int, when: str) -> MatchResult | None:
+    "Against the run's opponent, once a step; None = it was broken off."
+    if step in self.matches: return self.matches[step]
+    found, self.games = run_match(policy.eval(), self.config, self.folder, when, progress=self.progress,
+                                  stop=lambda: self.stop.asked)
+    if found: self.matches[step] = found
+    return found
+
+@patch
+def due_match(self: _Run, policy: PolicyNetwork, step: int) -> dict:
+    "Of a match that is due, by its metrics."
+    c = self.config
+    if not c.match_openings or not c.match_steps or self.world.rank or self.stop.asked: return {}
+    if step % c.match_steps and step != c.max_steps: return {}
+    found = self.match(policy, step, "before" if step == 0 else "after" if step == c.max_steps else f"step_{step}")
+    return match_row(found, c.match_opponent) if found else {}
 
 @patch
 def played(self: _Run, result: RunResult, trainer: Trainer) -> RunResult:
     "The match, before and after."
-    matches, games, c = {}, [], self.config
-    openings = load_openings()[:c.match_openings]
-    for when, policy in (("before", trainer.reference.eval()), ("after", trainer.policy.eval())):
-        player, rival = PolicyPlayer(policy, name=f"policy {when}"), RandomPlayer(generator(c.seed))
-        games = play_match(player, rival, openings, progress=self.progress, stop=lambda: self.stop.asked)
-        if not games: return result
-        matches[when] = match_result(games, player.name)
-        pgn = [g.pgn(f"chess_grpo {self.folder.name}", i // 2 + 1) for i, g in enumerate(games)]
-        write_whole(self.folder/f"games_{when}.pgn", lambda p: p.write_text("\n".join(pgn)))
-    return replace(result, matches=matches, games=games)
+    before = self.match(trainer.reference, 0, "before")
+    after = before and self.match(trainer.policy, trainer.global_step, "after")
+    if not after: return result
+    return replace(result, matches={"before": before, "after": after}, games=self.games)
 
 @patch
 def print_result(self: _Run, result: RunResult):

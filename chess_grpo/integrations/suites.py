@@ -25,7 +25,7 @@ from ..board import ACTIONS, MOVES, Boards
 from ..core import UserError, generator
 from ..engine import EnginePool
 from chess_grpo.evaluate import (
-    LADDER, EnginePlayer, Game, Player, PolicyPlayer, RandomPlayer, play_match
+    LADDER, EnginePlayer, Game, Player, PolicyPlayer, RandomPlayer, opponent, play_match
 )
 from .games import is_variant, next_game
 from ..model import SHIPPED, load_policy
@@ -159,7 +159,7 @@ def player_of(
     "The player that a word names."
     if word == "random": return RandomPlayer(generator(seed))
     if word in LADDER:
-        options, go = LADDER[word]
+        options, go = opponent(word)
         return EnginePlayer(stack.enter_context(EnginePool(options=options)), go, word)
     if word in SHIPPED or word.endswith(".safetensors") or Path(word).is_dir():
         return PolicyPlayer(load_policy(word), name=word)

@@ -201,7 +201,7 @@ def identity_figures(
     ratio = torch.where(mask, new - old, 0).exp()
     return {"mean |difference|": _mean_difference(new, old, mask),
             "largest |ratio - 1|": (ratio - 1).abs().max().item(),
-            "KL": figures["kl_sampled"].item(), "clip fraction": figures["clip_fraction"].item()}
+            "KL": figures["kl_k3"].item(), "clip fraction": figures["clip_fraction"].item()}
 
 def _mean_difference(new: Tensor, old: Tensor, mask: Tensor) -> float: # nats; nan counts as 20
     off = torch.where(mask, new - old, 0).nan_to_num(20, 20, -20).abs().clamp(max=20)

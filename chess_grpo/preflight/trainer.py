@@ -23,8 +23,8 @@ from chess_grpo.preflight.checks import (
     check_equal_rewards, check_exploration, check_filter, check_padding, check_power,
     check_rewards, check_saturation, check_signal, check_step, rounding_limits, step_size
 )
-from ..rewards import Reward, RewardConfig, reward_named
-from ..rollout import ScoringConfig, Rollout, compute_log_probs, scored_again
+from ..rewards import Reward, RewardConfig
+from ..rollout import ScoringConfig, Rollout, compute_log_probs, moves_of, scored_again
 from ..engine import Scores
 from ..positions import random_starts
 from ..train import Trainer
@@ -90,7 +90,7 @@ def preflight(
         *check_rewards(drawn.rewards, loss_mask),
         *_of_equal_rewards(run, drawn, loss_mask),
         *check_signal(found.advantages, confirmed, loss_mask),
-        _of_saturation(run, drawn, loss_mask),
+        *_of_saturation(run, drawn, loss_mask),
         *_of_filters(run, filters or {}),
         _of_padding(run),
         *check_exploration(found.new.all_log_probs.detach(), drawn.actions, drawn.mask),
@@ -126,16 +126,21 @@ def _of_gradient(run: Trainer, trial: Learner, batch: Batch, found: Objective) -
 # %% ../../nbs/preflight/03_trainer.ipynb #67cb8772
 def _judged_again(run: Trainer, drawn: Rollout, boards: Boards, depth: int) -> Tensor: # [B,G,T]
     scores = scored_again(drawn, run.engine, depth)
-    return torch.where(drawn.mask, run.reward(boards, depth)(scores).to(drawn.rewards.device), 0)
+    reward = run.reward(boards, depth)
+    seen = moves_of(drawn.states, drawn.index, drawn.actions) if reward.sees_boards else ()
+    return torch.where(drawn.mask, reward(scores, *seen).to(drawn.rewards.device), 0)
 
-def _of_saturation(run: Trainer, drawn: Rollout, loss_mask: Tensor) -> Check:
+def _of_saturation(run: Trainer, drawn: Rollout, loss_mask: Tensor) -> list[Check]:
+    "Of rewards that are functions of scores alone."
     scores = drawn.scores[tuple(loss_mask.cpu().nonzero().T)]
-    c = RewardConfig.pick(run.config)
-    value = reward_named(c.reward, c.reward_scale) if c.reward_change else Reward(c)
+    c = replace(RewardConfig.pick(run.config), reward_change=False, shaping=0.0)
+    value = Reward(c)
+    if value.sees_boards: return []
+    if run.config.reward_change: value = value.worth
     def of_centipawns(cp: Tensor) -> Tensor:
         none = torch.zeros_like(cp)
         return value(Scores(cp, none, none))
-    return check_saturation(of_centipawns, scores.cp[scores.mate == 0])
+    return [check_saturation(of_centipawns, scores.cp[scores.mate == 0])]
 
 def _of_filters(run: Trainer, filters: dict[str, Callable[[Scores], Tensor]]) -> list[Check]:
     if not filters: return []

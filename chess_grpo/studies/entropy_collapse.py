@@ -181,7 +181,7 @@ def draw_runs(
     "Entropy, held-out loss and agreement, one line a run."
     for i, r in enumerate(runs):
         axes[0].plot(
-            [x["entropy"] for x in r.rows], color=colour, alpha=0.6, label=name if i == 0 else None
+            [x["exact/entropy"] for x in r.rows], color=colour, alpha=0.6, label=name if i == 0 else None
         )
         steps = range(0, watch * len(r.judged), watch)
         axes[1].plot(steps, r.judged, "o-", ms=3, color=colour, alpha=0.6)

@@ -166,8 +166,8 @@ def look_at(
 
 # %% ../../nbs/research/study_ladder.ipynb #d6fa47b8
 MARKS = (24, 68, 204, 680, 2040, 6800)    # steps after which a run is looked at
-_KEPT = {"clip": "mean_clip_fraction", "age": "steps_since_sync", "entropy": "entropy", "own": "train/own_reward",
-         "kl": "mean_kl_divergence", "gradient": "grad_norm"}
+_KEPT = {"clip": "mean_clip_fraction", "age": "steps_since_sync", "entropy": "exact/entropy", "own": "train/step_mean",
+         "kl": "exact/kl_k3", "gradient": "grad_norm"}
 
 def marked_run(
     config: TrainConfig,

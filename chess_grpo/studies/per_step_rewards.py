@@ -314,7 +314,7 @@ def after_sync(
 ) -> list[float]: # |ratio - 1| + KL + clip fraction
     "The signs of a moving policy in each first step after a sync."
     return [
-        abs(r["mean_ratio"] - 1) + r["mean_kl_divergence"] + r["mean_clip_fraction"]
+        abs(r["mean_ratio"] - 1) + r["exact/kl_k3"] + r["mean_clip_fraction"]
         for r in rows
         if r["steps_since_sync"] == 0
     ]

@@ -9,9 +9,7 @@ __all__ = ['board_svg', 'change_svg', 'replay_html', 'report_html', 'learned', '
 # %% ../../nbs/ui/03_page.ipynb #9a6e0003
 import html
 import json
-import platform
 import re
-import subprocess
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,16 +17,16 @@ from typing import Mapping, Sequence
 
 import chess
 import chess.svg
-import torch
 
 from .. import __version__
 from ..config import TrainConfig
-from ..core import cores, data_path, write_whole
+from ..core import data_path, write_whole
 from chess_grpo.evaluate import (
     Compared, Frontier, MatchResult, PolicyPlayer, Quality, compare_frontiers, frontier, match_result, move_quality,
     play_rung
 )
 from ..labels import load_validation
+from ..log import about
 from ..model import load_policy
 from ..positions import load_openings
 from chess_grpo.report import (
@@ -186,7 +184,7 @@ def learned(result: RunResult) -> str:
             f"sampling, its moves are {_compared(result.compared)}.")
     if result.matches:
         points = [f"{result.matches[when].points:.0%}" for when in ("after", "before")]
-        text += f" Against a random mover it scores {points[0]}; before, it was {points[1]}."
+        text += f" Against {result.rival} it scores {points[0]}; before, it was {points[1]}."
     return text + ("" if result.complete else " The run was stopped before its end.")
 
 def write_report(
@@ -229,27 +227,19 @@ def _speed(rows: list[dict], config: TrainConfig) -> tuple[dict[str, float], dic
                      "learning": states / max(1e-9, seconds["learn"])}
 
 # %% ../../nbs/ui/03_page.ipynb #9f2bd3e5
-def _commit() -> str:
-    "Of the checkout that this library is; empty if it is none."
-    root = data_path("README.md").parent.parent
-    if not (root/"nbs").is_dir(): return ""    # installed, perhaps inside somebody else's checkout
-    words = ["git", "-C", str(root), "describe", "--always", "--dirty"]
-    try: return subprocess.run(words, capture_output=True, text=True, check=True, timeout=5).stdout.strip()
-    except (OSError, subprocess.SubprocessError): return ""
-
 def _made(config: TrainConfig, seconds: dict, speed: dict, engine: str) -> list[tuple[str, str]]:
     "How a run came to be: rows of a table."
     spent = ", ".join(f"{what} {seconds[k]:.0f}" for k, what in (
         ("positions", "finding positions"), ("policy", "choosing moves"), ("engine", "waiting for the engine"),
         ("learn", "learning")))
-    versions = f"chess_grpo {__version__} {_commit()}".strip()
+    found = about()
     return [
         ("a step", f"{config.batch_size} positions, {config.num_generations} sampled moves each, "
                    f"scored at depth {config.search_depth}"),
         ("seconds", spent),
         ("positions a second", f"{speed['sampling']:.0f} in sampling, {speed['learning']:.0f} in learning"),
-        ("engine", engine), ("versions", f"{versions}, torch {torch.__version__}, Python {platform.python_version()}"),
-        ("machine", f"{platform.machine()}, {cores()} cores, {config.device}"),
+        ("engine", engine), ("versions", found["versions"]), ("commit", f"{found['commit']} {found['branch']}".strip()),
+        ("machine", f"{found['machine']}, {config.device}"),
         ("ended", time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())),
     ]
 
