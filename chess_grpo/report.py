@@ -5,8 +5,7 @@
 # %% auto #0
 __all__ = ['CURVES', 'KEYS', 'Picture', 'Html', 'element', 'table_html', 'aligned', 'show_table', 'curves_svg', 'RunLog',
            'our_keys', 'log_rows', 'read_log', 'Table', 'series', 'configuration', 'summary', 'phases', 'windows',
-           'difference_of', 'events', 'distribution', 'coefficient', 'loss_terms', 'shares', 'gradient_norms', 'budget',
-           'games_of', 'evaluations']
+           'difference_of', 'events', 'distribution', 'budget', 'games_of', 'evaluations']
 
 # %% ../nbs/core/40_report.ipynb #b4d42fd9
 import csv
@@ -191,8 +190,8 @@ def read_log(
                           "or ENTITY/PROJECT/RUN_ID of Weights & Biases.")
     config, rows, about = found
     if not rows: raise UserError(f"{what} is empty: there is no row of metrics in it.")
-    known = {k: str(x[k]) for x in (config, about) for k in _ABOUT if x.get(k) is not None}
-    config = our_keys({k: v for k, v in config.items() if k not in _ABOUT})
+    known = {k: str(x[k]) for x in (config.get("about", config), about) for k in _ABOUT if x.get(k) is not None}
+    config = our_keys({k: v for k, v in config.items() if k not in (*_ABOUT, "about")})
     return RunLog(known.get("name", path.stem), config, rows, {"source": str(what)} | known)
 
 def _of_folder(folder: Path) -> tuple[dict, list[dict], dict]: # config, rows, about
@@ -364,6 +363,7 @@ def shares(sizes: Mapping[str, float]) -> dict[str, float]: # of the sum of size
 def gradient_norms(row: Mapping) -> dict[str, float]: # by term
     return {t: row[f"grad/{t}"] for t in _TERMS if f"grad/{t}" in row}
 
+# %% ../nbs/core/40_report.ipynb #40rep030
 def budget(rows: Sequence[dict], config: Mapping, steps: Sequence[int] = ()) -> Table: # by our keys
     "Each term's share of the loss's value, and of its gradient; without steps as in `distribution`."
     lines, drawn = [], []
@@ -383,19 +383,22 @@ def budget(rows: Sequence[dict], config: Mapping, steps: Sequence[int] = ()) -> 
     return Table("The loss, term by term", head, lines, curves_svg({"": drawn}, panels))
 
 # %% ../nbs/core/40_report.ipynb #40rep021
+_GAMES = "wins", "draws", "losses"
+
 def games_of(row: Mapping) -> int: # 0 = not logged
-    return round(sum(row.get(f"eval_stockfish/{k}", 0) for k in ("wins", "draws", "losses")))
+    return round(sum(row.get(f"eval_{w}/{k}", 0) for w in ("stockfish", "random") for k in _GAMES))
 
 def _elo(score: float) -> float:
     if score in (0, 1): return math.copysign(math.inf, score - 0.5)
     return 400 * math.log10(score / (1 - score))
 
 def evaluations(rows: Sequence[dict], games: int = 0) -> Table: # 0 = unknown, where the log does not say
-    "Games against Stockfish during a run, and what they can tell apart."
+    "Games against Stockfish, or else a random mover, during a run; and what they can tell apart."
     lines, drawn = [], []
-    for step, score in series(rows, "eval_stockfish/score"):
+    rival = "random" if series(rows, "eval_random/score") else "stockfish"
+    for step, score in series(rows, "eval_stockfish/score", "eval_random/score"):
         row = next(r for r in rows if r["step"] == step)
-        n, counts = games_of(row) or games, [row.get(f"eval_stockfish/{k}") for k in ("wins", "draws", "losses")]
+        n, counts = games_of(row) or games, [row.get(f"eval_{rival}/{k}") for k in _GAMES]
         result = "+{:.0f} ={:.0f} -{:.0f}".format(*counts) if None not in counts else "not logged"
         low, high = wilson(score, n) if n else (math.nan, math.nan)
         within = (f" ({low:.3f} to {high:.3f})", f" ({_elo(low):+.0f} to {_elo(high):+.0f})") if n else ("", "")
@@ -405,4 +408,4 @@ def evaluations(rows: Sequence[dict], games: int = 0) -> Table: # 0 = unknown, w
         drawn.append({"step": step, "score": score, "low": low, "high": high})
     head = ["step", "games", "result", "score (95%)", "Elo difference", "smallest Elo seen"]
     picture = curves_svg({"": drawn}, [("score", ["score", "low", "high"])])
-    return Table("Evaluations against Stockfish", head, lines, picture)
+    return Table(f"Evaluations against {rival.capitalize()}", head, lines, picture)

@@ -55,7 +55,8 @@ def _rule(name: str):
 
 _OWN = ("train/step_mean", "train/own_reward", "train/avg_reward")    # the mover's own, if logged
 _RATIO = ("mean_clip_fraction", "mean_ratio", "mean_kl_divergence", "exact/kl_k3", "exact/kl")
-_ENTROPY, _LOSS, _SCORE = ("exact/entropy", "entropy"), "eval/expected_loss", "eval_stockfish/score"
+_ENTROPY, _LOSS = ("exact/entropy", "entropy"), "eval/expected_loss"
+_SCORE = ("eval_stockfish/score", "eval_random/score")
 
 # %% ../../nbs/preflight/05_postmortem.ipynb #05post17
 @dataclass(frozen=True)
@@ -85,9 +86,9 @@ class _Log:
         return rows if self.config.get("steps_per_generation") == 1 else rows[:1]
 
     def apart(self) -> tuple[float, float, int]: # standard errors; how many are chance; games of each
-        rows = [r for r in self.rows if _SCORE in r]
+        rows = [r for r in self.rows if r.keys() & {*_SCORE}]
         n = min((games_of(r) or self.config.get("eval_games", 0) for r in rows), default=0)
-        scores = [r[_SCORE] for r in rows]
+        scores = [y for _, y in self.get(*_SCORE)]
         if len(scores) < 2 or not n: return 0.0, math.inf, n
         p, pairs = _inside(fmean(scores), n), math.comb(len(scores), 2)
         chance = NormalDist().inv_cdf(1 - 0.025 / pairs)    # at 5%, corrected for the pairs
@@ -95,7 +96,7 @@ class _Log:
 
     def improved(self) -> bool: # by a fifth in move quality, or beyond chance in games
         z, chance, _ = self.apart()
-        return self.change(_LOSS) < -0.2 or z > chance and self.change(_SCORE) > 0
+        return self.change(_LOSS) < -0.2 or z > chance and self.change(*_SCORE) > 0
 
 def _inside(p: float, n: int) -> float: return min(max(p, 0.5 / n), 1 - 0.5 / n)
 
@@ -283,7 +284,7 @@ def _too_small(log: _Log) -> dict | None:
     most = rate * steps * (10 if c.get("optimizer") == "muon" else 1)    # that Adam moves a weight by
     spread = c.get("width", 400) ** -0.5    # of weights at their start; 0.05 where it is unknown
     moved = [abs(log.change(n)) for n in (*_ENTROPY, _LOSS) if len(log.get(n)) > 1]
-    if not 0 < most < 0.2 * spread or not moved or max(moved) > 0.1 or log.mean("kl_ref") > 0.05: return None
+    if not 0 < most < 0.2 * spread or not moved or max(moved) > 0.05 or log.mean("kl_ref") > 0.05: return None
     return dict(steps=steps, rate=rate, most=most, spread=spread, moved=max(moved))
 
 @_rule("steps too large")
@@ -304,21 +305,21 @@ def _unlearns(log: _Log) -> dict | None:
 # %% ../../nbs/preflight/05_postmortem.ipynb #05post16
 @_rule("one evaluation")
 def _alone(log: _Log) -> dict | None:
-    score, games = log.get(_SCORE), log.apart()[2]
+    score, games = log.get(*_SCORE), log.apart()[2]
     if len(score) != 1 or not games or log.improved(): return None
     low, high = wilson(score[0][1], games)
     return dict(games=games, step=score[0][0], score=score[0][1], low=low, high=high)
 
 @_rule("evaluations of unknown size")
 def _unknown_size(log: _Log) -> dict | None:
-    score = [y for _, y in log.get(_SCORE)] or [0]
+    score = [y for _, y in log.get(*_SCORE)] or [0]
     p, low, high = fmean(score), min(score), max(score)
     if low == high or log.apart()[2] or log.improved(): return None
     return dict(low=low, high=high, need=math.ceil(2 * p * (1 - p) * (1.96 / (high - low)) ** 2))
 
 @_rule("evaluations that cannot tell")
 def _evaluations(log: _Log) -> dict | None:
-    score, (z, chance, n) = log.get(_SCORE), log.apart()
+    score, (z, chance, n) = log.get(*_SCORE), log.apart()
     if len(score) < 2 or not n or log.improved() or z > chance: return None
     (step, high), low, p = max(score, key=lambda p: p[1]), min(y for _, y in score), fmean(y for _, y in score)
     a, b = wilson(high, n)
@@ -338,7 +339,7 @@ def _sharper(log: _Log) -> dict | None:
 @_rule("not measured")
 def _missing(log: _Log) -> dict | None:
     groups = ("train/advantage_std", "train/reward_std_within", "train/zero_variance_groups")
-    asked = {"any evaluation (is it stronger?)": any(k.startswith("eval") for r in log.rows for k in r),
+    asked = {"any evaluation (is it stronger?)": any(k.startswith(("eval/", "eval_")) for r in log.rows for k in r),
              "entropy (does it still choose?)": log.get(*_ENTROPY),
              "the spread within groups (is there a signal?)": log.get(*groups),
              "ratio, clip fraction or KL at equal weights (is the sampler the learner?)": log.synced()}

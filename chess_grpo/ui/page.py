@@ -277,14 +277,14 @@ def _judge(log: RunLog, openings: int, progress: bool) -> _Judged | None: # None
                for name in ("random", "skill 0 at depth 1") if openings}
     return _Judged(move_quality(player.policy, labelled), frontier(player.policy, labelled), matches)
 
-def _last(log: RunLog) -> list[str]: return (evaluations(log.rows).rows or [["not logged"] * 6])[-1][1:5]
+def _games(log: RunLog) -> Table: return evaluations(log.rows, log.config.get("eval_games", 0))
 
 # %% ../../nbs/ui/03_page.ipynb #e447e9f6
 def _results(logs: Mapping[str, RunLog], judged: Mapping[str, _Judged]) -> Table: # by source
     "Of each run its last evaluation, the greedy move's loss, its curve less the first's, paired over positions."
     first, rows = next(iter(judged.values()), None), []
     for name, log in logs.items():
-        rows.append([name, str(log.rows[-1]["step"]), *_last(log)])
+        rows.append([name, str(log.rows[-1]["step"]), *(_games(log).rows or [["not logged"] * 6])[-1][1:5]])
         if not first: continue
         if name not in judged: rows[-1] += ["no policy"] * (5 + len(first.matches))
         else: rows[-1] += _quality(judged[name], first)
@@ -304,7 +304,7 @@ def log_tables(log: RunLog) -> list[Table]:
     "Every table of one log; those without a row are left out."
     rows, last = log.rows, log.rows[-1]["step"]
     made = [phases(rows, [last // 10, last // 2]), windows(rows), summary(rows), events(rows), distribution(rows),
-            budget(rows, log.config), evaluations(rows)]
+            budget(rows, log.config), _games(log)]
     return [t for t in made if t.rows]
 
 # %% ../../nbs/ui/03_page.ipynb #b353abc1
@@ -344,8 +344,9 @@ def _front(logs: Sequence[RunLog], title: str, names: Sequence[str]) -> str:
     first, sources = logs[0].about, [x.about["source"] for x in logs]
     runs = [{"run_id": x.about.get("run_id", "unknown"), "run_name": x.name} for x in logs]
     lines = {"title": title, "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-             "git_commit": first.get("commit", "unknown"), "git_branch": first.get("branch", "unknown"),
-             "uncommitted_changes": first.get("uncommitted", "unknown"), "files_analyzed": sources, "runs": runs,
+             "git_commit": first.get("commit") or "unknown", "git_branch": first.get("branch") or "unknown",
+             "uncommitted_changes": first.get("uncommitted", "unknown") or "none",
+             "files_analyzed": sources, "runs": runs,
              "tools_used": [f"chess-grpo report {__version__}"], "tags": ["training", *names]}
     return "---\n" + "".join(f"{k}: {json.dumps(v)}\n" for k, v in lines.items()) + "---"
 
@@ -355,7 +356,8 @@ def document(
 ) -> str: # markdown
     "A research document whose every figure is computed from the log."
     log, names, metrics = logs[0], [f.name for f in findings], {k for r in logs[0].rows for k in r} - {"step"}
-    title = f"{log.name}: {', '.join(names) or 'no finding'}"
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    title = f"{log.name}: {names[0] if names else 'no finding'}{more}"
     sources = [[x.name, x.about["source"], str(len(x.rows)), str(x.rows[-1]["step"])] for x in logs]
     tables = [*log_tables(log), _results({x.name: x for x in logs}, {})]
     parts = {
