@@ -64,7 +64,7 @@ def _spark(values: Sequence[float], width: int = 24) -> str:
     def height(v: float) -> int: return int(7 * (v - low) / (high - low)) if high > low else 3
     return "".join("▁▂▃▄▅▆▇█"[height(v)] for v in cut)
 
-_SHOWN = {"eval/expected_loss": "dev loss", "train/step_mean": "own reward", "entropy": "exact/entropy",
+_SHOWN = {"eval/expected_loss": "dev loss", "train/step_mean": "own reward", "exact/entropy": "entropy",
           "mean_clip_fraction": "clip fraction", "train_total_loss": "loss"}
 
 class Lines(Watcher):
