@@ -112,7 +112,7 @@ def _sampler(log: _Log) -> dict | None:
     for n in _RATIO:
         far = [r for r in rows if n in r and abs(r[n] - (n == "mean_ratio")) > limit[n]]
         more = f" (and in {len(far)} of {len(rows)} such rows)" if len(rows) > 1 else ""
-        shown += [f"{n} {r[n]:.3g} at step {r['step']}{more}" for r in far[:1]]
+        shown += [f"{n} {r[n]:.5g} at step {r['step']}{more}" for r in far[:1]]
     shown += [f"kl_ref {y:.3g} at step {s}, when learner and reference are one"
               for s, y in log.get("kl_ref")[:1] if s <= 1 and abs(y) > 0.002]
     if c.get("root_noise") or not shown: return None
