@@ -162,7 +162,7 @@ def whole_game(hand: Hand) -> int: # how many illegal moves were tried
 
 def at_the_board(browser, folder: Path, pictures: Path):
     "A board in JupyterLab: a whole game by hand, then what Python knows of it."
-    with lab(browser, ["from chess_grpo.ui.widget import Board\nboard = Board()\nboard"], folder) as page:
+    with lab(browser, ["from chess_grpo.ui.sparring import Board\nboard = Board()\nboard"], folder) as page:
         hand = Hand(page, ".jp-OutputArea")
         tried = whole_game(hand)
         page.screenshot(path=pictures/"lab_mate.png")

@@ -730,34 +730,17 @@ def _insufficient(bits: Tensor) -> Tensor: # [N,8] -> [N] bool
     one_colour = (kinds[2] & dark == 0) | (kinds[2] & ~dark == 0)
     return _never_mates(sides, sides.flip(0), kinds, one_colour).all(0)
 
-def _claims(self: Boards) -> Tensor: # [N] int64, FIFTY_MOVES, THREEFOLD_REPETITION or 0
-    "Draws to claim, now or with the next move; meaningful where the game is not over otherwise."
-    past = self.keys.sort(1).values
-    twice = (past.diff() == 0) & (past[:, 1:] != 0)
-    near = ((self.halfmove >= 99) | twice.any(1)).nonzero()[:, 0]
-    fifty, three = self.halfmove >= 100, self.repetitions() >= 3
-    if len(near):
-        rows, actions = self[near].legal_moves()
-        after = self[near[rows]].push(actions)
-        fifty[near[rows[(after.halfmove >= 100) & (_or(after.legal().planes) != 0)]]] = True
-        three[near[rows[after.repetitions() >= 3]]] = True
-    threefold = torch.where(three, chess.Termination.THREEFOLD_REPETITION.value, 0)
-    return torch.where(fifty, chess.Termination.FIFTY_MOVES.value, threefold)
-
 def _ended(planes: Tensor, check: Tensor, bits: Tensor, halfmove: Tensor, repetitions: Tensor, t: _Tables) -> Tensor:
-    "As `Boards.outcome` without claims."
+    "As `Boards.outcome`."
     stuck = _or(planes) == 0
     ends = [repetitions >= 5, halfmove >= 150, stuck, _insufficient(bits), stuck & check]
     return t.ends[(torch.stack(ends) * t.order).amax(0)]    # the last one counts
 
 @patch
-def outcome(self: Boards,
-    claim_draw: bool = False, # claim the 50-move rule and threefold repetition where possible
-) -> Tensor: # [N] int64, a value of chess.Termination, 0 = the game goes on
-    "How each game has ended, if it has."
+def outcome(self: Boards) -> Tensor: # [N] int64, a value of chess.Termination, 0 = the game goes on
+    "How each game has ended, if it has; draws that a player would have to claim do not end it."
     legal, ended = self.legal(), _best_of(_ended, len(self))
-    out = ended(legal.planes, legal.check, self.bits, self.halfmove, self.repetitions(), _tables(self.device))
-    return torch.where(out == 0, _claims(self), out) if claim_draw else out
+    return ended(legal.planes, legal.check, self.bits, self.halfmove, self.repetitions(), _tables(self.device))
 
 # %% ../nbs/core/10_board.ipynb #d883d3d2
 def _no_move(row: int) -> UserError:

@@ -22,15 +22,15 @@ from .config import TrainConfig, note_config, read_config
 from .core import UserError, generator, parse_json, write_whole
 from .engine import EngineError, EnginePool
 from chess_grpo.evaluate import (
-    LADDER, PolicyPlayer, compare_frontiers, frontier, match_result, move_quality, notes_match, play_match, play_rung,
+    LADDER, PolicyPlayer, compare_frontiers, frontier, match_result, move_quality, opponent, play_match, play_rung,
     random_openings, rate
 )
 from .labels import load_validation
 from .log import interruptible
-from .model import SHIPPED, load_policy
+from .model import SHIPPED, PolicyNetwork, load_policy
 from .positions import load_openings
 from .pretrain import PretrainConfig, pretrain, read_pretrain_config
-from .report import aligned, read_log
+from .report import aligned
 from .schema import help_of, keys, read_word
 from .train import Trainer, train
 
@@ -167,8 +167,7 @@ def _at_least(least: int, **values: int):
 @command("evaluate", "judge a policy: moves on the validation set, and a match with Elo and interval",
          option("policy", help=_POLICY),
          option("--against", default="random", metavar="NAME",
-                help=f"{', '.join(LADDER)}; notes: the notes' own evaluation;"
-                " all: the whole ladder; or another policy"),
+                help=f"{', '.join(LADDER)}, at any level; all: the whole ladder; or another policy"),
          option("--openings", type=int, default=50, help="openings of each match, two games each"),
          option("--pgn", default="", help="a file for the games"),
          again="finished matches stand above and in the file of the games")
@@ -176,14 +175,13 @@ def _evaluate(args):
     _at_least(1, openings=args.openings)
     if args.pgn and not Path(args.pgn).resolve().parent.is_dir():
         raise UserError(f"There is no folder for {args.pgn}: make it, or choose another file.")
-    known, player = (*LADDER, "all", "notes"), PolicyPlayer(load_policy(args.policy))
-    rival = None if args.against in known else PolicyPlayer(_rival(args.against, known), name="rival")
+    player, other = PolicyPlayer(load_policy(args.policy)), _rival(args.against)
+    rival = PolicyPlayer(other, name="rival") if other else None
     _print_quality(player, rival)
     openings, games = load_openings()[:args.openings], []
     if len(openings) < args.openings: openings += random_openings(args.openings - len(openings), 6, generator(1))
     for name in list(LADDER) if args.against == "all" else [args.against]:
         if rival: some = play_match(player, rival, openings, progress=True)
-        elif name == "notes": some = notes_match(player, progress=True)
         else: some = play_rung(player, name, openings, progress=True)
         print(f"{'against ' + name:32s}{match_result(some, 'policy')}; {rate(some, 'policy')}")
         games += some
@@ -191,10 +189,9 @@ def _evaluate(args):
             text = "\n".join(g.pgn("chess_grpo evaluate", i // 2 + 1) for i, g in enumerate(games))
             write_whole(Path(args.pgn), lambda p: p.write_text(text))
 
-def _rival(name: str, known: tuple[str, ...]):
+def _rival(name: str) -> PolicyNetwork | None: # None = Stockfish or a random mover
     if name in SHIPPED or Path(name).exists(): return load_policy(name)
-    raise UserError(f"There is no opponent {name!r}; choose one of "
-                    f"{', '.join((*known, *SHIPPED))}, a run's folder, or a policy.safetensors.")
+    if name != "all": opponent(name)
 
 def _print_quality(player: PolicyPlayer, rival: PolicyPlayer | None):
     data = load_validation()
@@ -240,6 +237,7 @@ def _play(args):
          option("--document", action="store_true", help="write a research document beside the page too, as markdown"),
          option("--openings", type=int, default=0, help="of each policy's matches, two games each; 0 = no match"))
 def _report(args):
+    from chess_grpo.integrations.logs import read_log
     from chess_grpo.preflight.postmortem import diagnose
     from chess_grpo.ui.page import document, report_logs
     _at_least(0, openings=args.openings)

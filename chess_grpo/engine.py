@@ -81,13 +81,11 @@ def find_stockfish() -> str:
     for path in [named] if named else [shutil.which("stockfish"), *_PLACES]:
         if path and os.access(path, os.X_OK) and Path(path).is_file(): return path
     if named:
-        raise UserError(
-            f"CHESS_GRPO_STOCKFISH names {named}, which is not a program: correct it or unset it."
-        )
-    raise UserError(
-        "Stockfish was not found: install it (Debian, Ubuntu, Colab: apt-get install stockfish;"
-        " macOS: brew install stockfish) or set CHESS_GRPO_STOCKFISH to its path."
-    )
+        raise UserError(f"CHESS_GRPO_STOCKFISH names {named}, which is not a program: correct it "
+                        "or unset it.")
+    raise UserError("Stockfish was not found: install it (Debian, Ubuntu, Colab: apt-get install "
+                    "stockfish; macOS: brew install stockfish) or set CHESS_GRPO_STOCKFISH to its "
+                    "path.")
 
 # %% ../nbs/core/11_engine.ipynb #4c92932e
 def exact_score(
@@ -332,10 +330,8 @@ def _mortal() -> tuple[str, ...]:
 @patch
 def _open(self: _Process, path: str):
     "Start the program."
-    self.p = subprocess.Popen(
-        [*_mortal(), path], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL, bufsize=0, start_new_session=True
-    )
+    self.p = subprocess.Popen([*_mortal(), path], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                              stderr=subprocess.DEVNULL, bufsize=0, start_new_session=True)
     self.out = self.p.stdout.fileno()
     try: fcntl.fcntl(self.out, fcntl.F_SETPIPE_SZ, 1 << 20)
     except (OSError, AttributeError): pass
@@ -697,16 +693,12 @@ def _check(self: EnginePool, go: str, shared: bool, multipv: int):
     "Refuse a request that makes no sense; `shared` = searches come one after the other."
     if self.closed.is_set(): raise UserError("This EnginePool is closed: open a new one.")
     if not isinstance(go, str) or not GO.fullmatch(go):
-        raise UserError(
-            f"{go!r} is not a search: write go and a depth, nodes or a movetime in milliseconds,"
-            " such as 'go depth 4'."
-        )
+        raise UserError(f"{go!r} is not a search: write go and a depth, nodes or a movetime in "
+                        "milliseconds, such as 'go depth 4'.")
     if "MultiPV" in self.offered: _checked_option(self.offered, "MultiPV", multipv)
     if "movetime" in go and shared:
-        raise UserError(
-            "A limit by movetime needs each position for itself: in a shared unit the clock of"
-            " one search runs while the one before is not over."
-        )
+        raise UserError("A limit by movetime needs each position for itself: in a shared unit the "
+                        "clock of one search runs while the one before is not over.")
 
 @patch
 def submit(

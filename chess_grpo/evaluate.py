@@ -5,8 +5,7 @@
 # %% auto #0
 __all__ = ['LADDER', 'Player', 'RandomPlayer', 'PolicyPlayer', 'EnginePlayer', 'Game', 'play_match', 'MatchResult',
            'match_result', 'Rating', 'rate', 'opponent', 'play_rung', 'random_openings', 'run_match', 'match_row',
-           'notes_match', 'Quality', 'quality_of', 'move_quality', 'Frontier', 'frontier', 'Compared',
-           'compare_frontiers']
+           'Quality', 'quality_of', 'move_quality', 'Frontier', 'frontier', 'Compared', 'compare_frontiers']
 
 # %% ../nbs/evaluation.ipynb #f8c6c24a
 import math
@@ -32,7 +31,7 @@ from .loss import entropy
 from .model import Policy, PolicyNetwork, sample_actions
 from .positions import PHASES, Opening
 from .schema import Config
-from .stats import Figure, bootstrap, wilson
+from .stats import Figure, bootstrap, elo_of, wilson
 
 # %% ../nbs/evaluation.ipynb #7e777dff
 class Player(Protocol):
@@ -243,11 +242,6 @@ def _pairs_of(
     for a, b in zip(results[::2], results[1::2]): counts[round(2 * (a + b))] += 1
     return counts
 
-def _elo_of(score: float) -> float:    # ±inf at 1 and 0
-    "The rating difference that a score means."
-    if score >= 1: return math.inf
-    return -math.inf if score <= 0 else 400 * math.log10(score / (1 - score))
-
 @dataclass(frozen=True)
 class Rating:
     "Elo over an opponent, from pairs of games."
@@ -284,7 +278,7 @@ def _rating_of(
     low, high = (mean - z * error, mean + z * error) if deviation else wilson(mean, n, z)
     # all pairs alike: the error of n coins
     los = 0.5 * (1 + math.erf((mean - 0.5) / (error or 0.5 / math.sqrt(n)) / math.sqrt(2)))
-    elos = map(_elo_of, (mean, low, high))
+    elos = map(elo_of, (mean, low, high))
     return Rating(tuple(pairs), *elos, los, adjudicated, over)
 
 def rate(
@@ -373,19 +367,8 @@ def match_row(
     "A match as metrics; an Elo difference only where some games ended another way."
     kind = "eval_random" if opponent(name) is None else "eval_stockfish"
     row = {"score": m.points, "score_low": m.low, "score_high": m.high, "wins": m.wins, "draws": m.draws,
-           "losses": m.losses} | ({"elo_diff": _elo_of(m.points)} if 0 < m.points < 1 else {})
+           "losses": m.losses} | ({"elo_diff": elo_of(m.points)} if 0 < m.points < 1 else {})
     return {f"{kind}/{k}": x for k, x in row.items()}
-
-def notes_match(
-    player: Player,
-    games: int = 64,
-    seed: int = 0, # of the openings
-    progress: bool = False,
-    **how, # as of `play_rung`
-) -> list[Game]:
-    "The evaluation of the notes."
-    openings = random_openings(games // 2, 6, generator(seed))
-    return play_rung(player, "skill 2 at 50 ms", openings, progress=progress, **how)
 
 # %% ../nbs/evaluation.ipynb #c6798b3d
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@
 __all__ = ['Batch', 'Budget', 'gradient_budget', 'clipped_step', 'make_optimizers', 'Learner', 'training_state', 'load_training']
 
 # %% ../nbs/core/22_learner.ipynb #0c98fc42
-import copy
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -162,16 +161,6 @@ class Learner:
         self.reference, self.watch_reference = reference, watch_reference
         self.max_grad_norm, self.vf_coef = max_grad_norm, vf_coef
         self.world, self.make, self.optimizers = world or World(), make, make(model)
-
-    def trial(self) -> "Learner":
-        "The same learner on a copy of weights and optimisers, to try a step."
-        twin = type(self)(
-            copy.deepcopy(self.model), self.make, self.compute_log_probs, self.advantages, self.reference,
-            self.watch_reference, self.max_grad_norm, self.vf_coef, self.world
-        )
-        for mine, other in zip(twin.optimizers, self.optimizers):
-                mine.load_state_dict(copy.deepcopy(other.state_dict()))
-        return twin
 
     def objective(self, batch: Batch, loss: LossConfig) -> "Objective":
         "The loss of a batch at the present weights, with its parts."

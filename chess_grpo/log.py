@@ -87,9 +87,8 @@ def new_folder(name: str, root: Path = Path("runs")) -> Path:
         try: folder.mkdir(parents=True)
         except FileExistsError: continue
         except OSError as e:
-            raise UserError(
-                f"{folder} cannot be made ({e.strerror}): choose another folder to run in."
-            ) from None
+            raise UserError(f"{folder} cannot be made ({e.strerror}): choose another folder to run "
+                            "in.") from None
         return folder
     raise UserError(f"There are too many runs called {name}: choose another name.")
 
@@ -216,10 +215,8 @@ def write(self: Log, row: dict):
     try:
         with open(self.path, "a") as f: f.write(json.dumps(row) + "\n")
     except OSError as e:
-        raise UserError(
-            f"{self.path} could not be written ({e.strerror}): free some space, then go on with"
-            f" --resume {self.path.parent}."
-        ) from None
+        raise UserError(f"{self.path} could not be written ({e.strerror}): free some space, then "
+                        f"go on with --resume {self.path.parent}.") from None
     if self.wandb: self.wandb.log(row, step=row["step"])
 
 @patch

@@ -137,10 +137,8 @@ def _deal(pool: Boards, parts: dict[str, list[Boards]], share: int, keep):
 
 def _too_few(parts: dict[str, list[Boards]], share: int) -> UserError:
     found = ", ".join(f"{sum(map(len, p))} {name}s" for name, p in parts.items())
-    return UserError(
-        f"Of random play, too few positions will do: {found} were found,"
-        f" and {share} of each are needed; allow more, or ask for fewer."
-    )
+    return UserError(f"Of random play, too few positions will do: {found} were found,"
+                     f" and {share} of each are needed; allow more, or ask for fewer.")
 
 # %% ../nbs/core/14_positions.ipynb #a42cfc0a
 @dataclass(frozen=True)
@@ -272,17 +270,15 @@ def load_openings(
 def _opening(line: str, where: str) -> Opening:
     parts = line.split("\t")
     if len(parts) != 3:
-        raise UserError(
-            f"{where} has {len(parts)} columns; it needs eco, name and pgn, with tabs between."
-        )
+        raise UserError(f"{where} has {len(parts)} columns; it needs eco, name and pgn, with tabs "
+                        "between.")
     _, name, pgn = parts
     board = chess.Board()
     for san in re.sub(r"\d+\.+", "", pgn).split():
         try: board.push_san(san)
         except ValueError:
-            raise UserError(
-                f"{where} ({name}): {san} is not a legal move in {board.fen()}."
-            ) from None
+            raise UserError(f"{where} ({name}): {san} is not a legal move in "
+                            f"{board.fen()}.") from None
     return Opening(name, tuple(m.uci() for m in board.move_stack), board.fen())
 
 # %% ../nbs/core/14_positions.ipynb #831ea5a5

@@ -102,16 +102,8 @@ def _validate(policy: PolicyNetwork, lessons: Batch) -> dict[str, float]: # held
         "valid/kl": ce + (q * q.clamp_min(1e-30).log()).sum(1).mean().item(),
         "valid/top1": right.mean().item(),
         "valid/top5": among.mean().item(),
-        "valid/calibration_error": _calibration_error(p, right),
         "valid/entropy": entropy(lp).mean().item(),
     }
-
-def _calibration_error(probability: Tensor, right: Tensor, bins: int = 10) -> float: # [N] both
-    at = (probability * bins).long().clamp(0, bins - 1)
-    def summed(x: Tensor) -> Tensor:
-        return torch.zeros(bins, dtype=torch.float64).index_add(0, at, x.double())
-    size, p, r = summed(torch.ones_like(probability)), summed(probability), summed(right)
-    return ((p - r).abs().sum() / size.sum()).item()
 
 # %% ../nbs/pretraining.ipynb #a42cfc0a
 @dataclass(frozen=True)

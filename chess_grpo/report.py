@@ -4,26 +4,21 @@
 
 # %% auto #0
 __all__ = ['CURVES', 'KEYS', 'Picture', 'Html', 'element', 'table_html', 'aligned', 'show_table', 'curves_svg', 'RunLog',
-           'our_keys', 'log_rows', 'read_log', 'Table', 'series', 'configuration', 'summary', 'phases', 'windows',
-           'difference_of', 'events', 'distribution', 'budget', 'games_of', 'evaluations']
+           'our_keys', 'Table', 'series', 'configuration', 'summary', 'phases', 'windows', 'difference_of', 'events',
+           'distribution', 'budget', 'games_of', 'evaluations']
 
 # %% ../nbs/core/40_report.ipynb #b4d42fd9
-import csv
 import html
 import io
 import math
-import re
 from dataclasses import dataclass
 from itertools import cycle, pairwise
-from pathlib import Path
 from typing import Mapping, Sequence
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from .core import UserError, parse_json
-from .log import read_metrics
-from .stats import smallest_elo, wilson
+from .stats import elo_of, smallest_elo, wilson
 
 # %% ../nbs/core/40_report.ipynb #68ea82b7
 _NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
@@ -97,7 +92,7 @@ def _panel(
 CURVES = (    # what is drawn of a run: title, keys
     ("expected-score loss, development positions", ["eval/expected_loss"]),
     ("own reward", ["train/step_mean"]),
-    ("entropy (nats)", ["entropy", "eval/entropy"]),
+    ("entropy (nats)", ["exact/entropy", "eval/entropy"]),
     ("clip fraction", ["mean_clip_fraction"]),
     ("loss", ["train_total_loss"]),
     ("gradient by term", [f"grad/{t}" for t in ("surrogate", "entropy", "kl_ref", "kl_old", "value")]),
@@ -135,8 +130,6 @@ class RunLog:
     rows: list[dict]       # of metrics, by `step`
     about: dict[str, str]  # source, and what else is known: run_id, commit, branch, command, ...
 
-_STEP = ("step", "_step", "Step", "trainer/global_step", "global_step")
-_ABOUT = ("run_id", "name", "commit", "branch", "uncommitted", "command", "versions", "date", "created_at", "state")
 _OURS = {
     "lr": "learning_rate", "num_trajectories": "num_generations", "trajectory_depth": "rollout_plies",
     "clip_ratio": "epsilon", "kl_coef": "beta_old", "ppo_steps": "num_iterations", "frozen_layers": "freeze_layers",
@@ -149,79 +142,6 @@ def our_keys(config: Mapping) -> dict:
         if isinstance(v, Mapping): found |= our_keys({k: v["value"]} if "value" in v else v)
         elif not k.startswith("_"): found[_OURS.get(k, k)] = v
     return found
-def _column(cells: Sequence, what: str) -> dict[int, float | str]: # by row; what: for the message
-    "Numbers, or text, never both; empty cells and pictures are left out."
-    there = {i: x for i, x in enumerate(cells) if x not in (None, "") and not isinstance(x, (dict, list))}
-    numbers = {}
-    for i, x in there.items():
-        try: numbers[i] = float(x)
-        except ValueError: pass
-    wrong = next((i for i in there if i not in numbers), None)
-    if not numbers or wrong is None: return numbers or there
-    raise UserError(f"{what} is {there[wrong]!r} in row {wrong + 1}; it must be a number.")
-
-def log_rows(raw: Sequence[Mapping], where: str) -> list[dict]: # as exported; for the message
-    "Rows of numbers by step; what is logged twice for a step is joined."
-    names = {k: k.rpartition(" - ")[2] for r in raw for k in r if not k.endswith(("__MIN", "__MAX"))}
-    step = next((k for n in _STEP for k in names if names[k] == n), None)
-    if not raw: raise UserError(f"{where} is empty: export the whole history of the run.")
-    if step is None: raise UserError(f"{where} has no column step or _step: export the whole history of the run.")
-    if len({*names.values()}) < len(names): raise UserError(f"{where} holds several runs: export one at a time.")
-    columns = {k: _column([r.get(k) for r in raw], f"{where}: {n}") for k, n in names.items()}
-    at, found = columns.pop(step), {}
-    for i in range(len(raw)):
-        if not isinstance(at.get(i), float) or not at[i].is_integer():
-            raise UserError(f"{where}: the step of row {i + 1} is {at.get(i)!r}; it must be a whole number.")
-        row = found.setdefault(int(at[i]), {"step": int(at[i])})
-        row |= {names[k]: c[i] for k, c in columns.items() if i in c}
-    return [found[s] for s in sorted(found)]
-
-# %% ../nbs/core/40_report.ipynb #40rep003
-def read_log(
-    what: str | Path, # a run's folder; a .csv, .json or .jsonl file; or ENTITY/PROJECT/RUN_ID of Weights & Biases
-    api=None, # None = wandb.Api()
-) -> RunLog:
-    "Read the log of a run, wherever it is."
-    path = Path(what)
-    if path.is_dir(): found = _of_folder(path)
-    elif path.is_file(): found = _of_file(path)
-    elif re.fullmatch(r"[\w.-]+/[\w.-]+/[\w.-]+", str(what)): found = _of_wandb(str(what), api)
-    else: raise UserError(f"There is no log {what}: name a run's folder, a .csv, .json or .jsonl file of a history, "
-                          "or ENTITY/PROJECT/RUN_ID of Weights & Biases.")
-    config, rows, about = found
-    if not rows: raise UserError(f"{what} is empty: there is no row of metrics in it.")
-    known = {k: str(x[k]) for x in (config.get("about", config), about) for k in _ABOUT if x.get(k) is not None}
-    config = our_keys({k: v for k, v in config.items() if k not in (*_ABOUT, "about")})
-    return RunLog(known.get("name", path.stem), config, rows, {"source": str(what)} | known)
-
-def _of_folder(folder: Path) -> tuple[dict, list[dict], dict]: # config, rows, about
-    if not (folder/"metrics.jsonl").is_file() or not (folder/"config.json").is_file():
-        raise UserError(f"{folder} is no folder of a run: it must hold metrics.jsonl and config.json.")
-    config = parse_json((folder/"config.json").read_bytes(), folder/"config.json")
-    return config, read_metrics(folder), {"name": folder.name}
-
-def _of_file(path: Path) -> tuple[dict, list[dict], dict]:
-    try: text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as e: raise UserError(f"{path} cannot be read as text ({e}).") from None
-    if path.suffix == ".csv": return {}, log_rows(list(csv.DictReader(io.StringIO(text))), str(path)), {}
-    lines = [line for line in text.splitlines() if line.strip()]
-    by_line = len(lines) > 1 and lines[0].startswith("{") and lines[0].rstrip().endswith("}")
-    found = [parse_json(line, f"a line of {path}") for line in lines] if by_line else parse_json(text, path)
-    about = found if isinstance(found, dict) else {"rows": found}
-    rows = about.get("rows", about.get("history", [about]))
-    if not isinstance(rows, list) or not all(isinstance(r, dict) for r in rows):
-        raise UserError(f"{path} holds no rows: it must be a list of objects, or an object with rows and config.")
-    return dict(about.get("config", {})), log_rows(rows, str(path)), about
-
-def _of_wandb(path: str, api) -> tuple[dict, list[dict], dict]:
-    import wandb
-    try:
-        run = (api or wandb.Api()).run(path)
-        raw = list(run.scan_history())
-    except (ValueError, wandb.errors.Error) as e:
-        raise UserError(f"{path} is no file here, and Weights & Biases does not give it ({e}): check the path, "
-                        "and wandb login.") from None
-    return dict(run.config), log_rows(raw, path), {k: getattr(run, k, None) for k in _ABOUT} | {"run_id": run.id}
 
 # %% ../nbs/core/40_report.ipynb #40rep010
 @dataclass(frozen=True)
@@ -388,10 +308,6 @@ _GAMES = "wins", "draws", "losses"
 def games_of(row: Mapping) -> int: # 0 = not logged
     return round(sum(row.get(f"eval_{w}/{k}", 0) for w in ("stockfish", "random") for k in _GAMES))
 
-def _elo(score: float) -> float:
-    if score in (0, 1): return math.copysign(math.inf, score - 0.5)
-    return 400 * math.log10(score / (1 - score))
-
 def evaluations(rows: Sequence[dict], games: int = 0) -> Table: # 0 = unknown, where the log does not say
     "Games against Stockfish, or else a random mover, during a run; and what they can tell apart."
     lines, drawn = [], []
@@ -401,10 +317,10 @@ def evaluations(rows: Sequence[dict], games: int = 0) -> Table: # 0 = unknown, w
         n, counts = games_of(row) or games, [row.get(f"eval_{rival}/{k}") for k in _GAMES]
         result = "+{:.0f} ={:.0f} -{:.0f}".format(*counts) if None not in counts else "not logged"
         low, high = wilson(score, n) if n else (math.nan, math.nan)
-        within = (f" ({low:.3f} to {high:.3f})", f" ({_elo(low):+.0f} to {_elo(high):+.0f})") if n else ("", "")
+        within = (f" ({low:.3f} to {high:.3f})", f" ({elo_of(low):+.0f} to {elo_of(high):+.0f})") if n else ("", "")
         least = f"{smallest_elo(n, score=min(max(score, 0.5 / n), 1 - 0.5 / n)):.0f}" if n else "unknown"
         lines.append([str(step), str(n or "not logged"), result, f"{score:.3f}{within[0]}",
-                      f"{_elo(score):+.0f}{within[1]}", least])
+                      f"{elo_of(score):+.0f}{within[1]}", least])
         drawn.append({"step": step, "score": score, "low": low, "high": high})
     head = ["step", "games", "result", "score (95%)", "Elo difference", "smallest Elo seen"]
     picture = curves_svg({"": drawn}, [("score", ["score", "low", "high"])])

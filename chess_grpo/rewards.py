@@ -129,8 +129,8 @@ class RewardConfig(Config):
     reward_scale: float | None = key(None, "centipawns per unit; none = the reward's own", above=0)
     reward_negative: float = key(1.0, "what negative rewards are multiplied with", least=0)
     reward_change: bool = key(False, "reward the change of a position's worth, not its worth")
-    shaping: float = key(0.0, "added for a piece developed, a pawn in the centre, a square around the king that is "
-                         "attacked no more", least=0)
+    shaping: float = key(0.0, "added for a piece developed, a pawn in the centre, a square around "
+                         "the king that is attacked no more", least=0)
     search_depth: int = key(4, "plies the engine searches to score a move", least=1)
 
     def __post_init__(self):

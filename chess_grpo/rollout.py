@@ -268,20 +268,6 @@ def put_groups(
     return replace(rollout, states=Boards.cat([rollout.states, other.states]),
                    waited=rollout.waited + other.waited, **parts)
 
-def scored_again(
-    rollout: Rollout,
-    engine: EnginePool,
-    depth: int, # plies of the search
-) -> Scores: # [B,G,T] on the CPU, the mover's view
-    "The same moves, each searched alone: with another depth, and without what the engine remembers of its group."
-    r = rollout
-    after = r.states[r.index[r.mask]].push(r.actions[r.mask])
-    on = (after.outcome() == 0).cpu() & (after.repetitions() < 2).cpu()
-    scores = Scores(*(x.clone() for x in (r.scores.cp, r.scores.mate, r.scores.moves)))
-    at = tuple(r.mask.cpu().nonzero()[on].T)
-    put_scores(scores, at, -engine.scores(after[on.to(after.turn.device)].fens(), depth))
-    return scores
-
 # %% ../nbs/core/20_rollout.ipynb #97e5666a
 @dataclass(frozen=True)
 class ScoringConfig:

@@ -158,8 +158,8 @@ _OF_UPDATE = {    # logged as -> key of the first update's metrics, meaning; abs
     "exact/kl": ("kl_exact", "the same KL, summed over all moves; only with kl_estimator exact and beta_old"),
     "entropy": ("minus_log_prob", "mean of -log π_new over the sampled actions, which is the entropy at equal weights"),
     "exact/entropy": ("exact_entropy", "exact entropy over the legal moves, nats"),
-    "exact/policy_diversity": ("policy_diversity", "mean KL of a game's distribution from its group's mean one, at "
-                                                   "steps that are evaluated"),
+    "exact/policy_diversity": ("policy_diversity", "mean KL of a game's distribution from its "
+                                                   "group's mean one, at steps that are evaluated"),
     "kl_ref": ("kl_ref", "KL of the learner to the starting policy; only with beta or target_kl"),
     "grad_norm": ("grad_norm", "norm of the gradient before clipping"),
     "value_loss": ("value_loss", "squared error of the value head, if there is one"),
@@ -671,49 +671,47 @@ def card(self: Trainer) -> dict:
 def load(self: Trainer, path: Path):
     "Resume from a state.safetensors of a run with the same configuration."
     header, tensors = read_tensors(path, "state", "resume from another copy, or begin again")
-    _check_same(self, header, path)
+    try: step, scored = _check_same(self, header, path)
+    except (KeyError, ValueError) as e:
+        raise e if isinstance(e, UserError) else _not_of_a_run(path, e) from None
     load_training(self.policy, self.learner.optimizers, tensors, where=str(path))
     for name, network in (("reference", self.reference), ("sampler", self.sampler)):
         if part := part_of(tensors, name): load_weights(network, part, str(path))
     self.controls.good = part_of(tensors, "good") or None
-    guards = parse_json(header.get("guards", "null"), f"the header of {path}")
     own = part_of(tensors, f"process{self.world.rank}")
     try:
         self.move_generator.set_state(own["generator.moves"])
         self.starts.load(own)
-        self.controls.load(guards)
-    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as e:
-        raise _not_of_a_run(path, f"{type(e).__name__}: {e}") from None
-    self.global_step = self.last_saved_step = done = _number(header, "step", path)
-    if done > self.config.max_steps:
-        raise UserError(f"{path} is of step {done}, and max_steps is {self.config.max_steps}: make "
-                        f"it at least {done}.")
-    self.evaluated = (0 if self.world.rank else _number(header, "evaluated", path)) - self.engine.evaluated
+        self.controls.load(parse_json(header["guards"], path))
+    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as e: raise _not_of_a_run(path, e) from None
+    self.global_step = self.last_saved_step = step
+    self.evaluated = (0 if self.world.rank else scored) - self.engine.evaluated
 
-def _not_of_a_run(path: Path, why: str) -> UserError:
-    return UserError(f"{path} is not the checkpoint of a run ({why}); name the folder that chess-grpo train made.")
-
-def _number(header: dict[str, str], name: str, path: Path) -> int:
-    "A count of the header."
-    text = header.get(name, "")
-    if text.isascii() and text.isdigit() and len(text) < 19: return int(text)
-    raise _not_of_a_run(path, f"its {name} is {text!r}")
+def _not_of_a_run(path: Path, why: Exception) -> UserError:
+    return UserError(f"{path} is not the checkpoint of a run ({type(why).__name__}: {why}); name "
+                     "the folder that chess-grpo train made.")
 
 def _differing(a: TrainConfig, b: TrainConfig) -> list[str]: return [k for k in a.differs(b) if k not in RESUMABLE]
 
-def _check_same(trainer: Trainer, header: dict[str, str], path: Path):
+def _check_same(trainer: Trainer, header: dict[str, str], path: Path) -> tuple[int, int]: # steps done; scores so far
+    "Of a run with this configuration, engine and number of processes."
     where = f"the header of {path}"
-    kept = TrainConfig.from_dict(parse_json(header.get("config", "null"), where), where)
+    kept = TrainConfig.from_dict(parse_json(header["config"], where), where)
     if other := _differing(trainer.config, kept):
         raise UserError(f"{path} is of a run with another {other[0]}; only {', '.join(RESUMABLE)} may differ.")
-    engine = header.get("engine", "")
-    if engine != trainer.engine.name:
-        raise UserError(f"{path} is of a run that {engine} scored, and here is {trainer.engine.name}: rewards of two"
-                        " engines are not one run; set CHESS_GRPO_STOCKFISH to the first one.")
-    shared = _number(header, "processes", path)
-    if shared != trainer.world.size:
-        raise UserError(f"{path} is of a run of {shared} processes; resume with as many, not with "
-                        f"{trainer.world.size}.")
+    if header["engine"] != trainer.engine.name:
+        raise UserError(f"{path} is of a run that {header['engine']} scored, and here is {trainer.engine.name}: "
+                        "rewards of two engines are not one run; set CHESS_GRPO_STOCKFISH to the first one.")
+    step, scored, shared = (_count(header[k]) for k in ("step", "evaluated", "processes"))
+    here, most = trainer.world.size, trainer.config.max_steps
+    if shared != here:
+        raise UserError(f"{path} is of a run of {shared} processes; resume with as many, not with {here}.")
+    if step > most: raise UserError(f"{path} is of step {step}, and max_steps is {most}: make it at least {step}.")
+    return step, scored
+
+def _count(text: str) -> int:
+    if text.isascii() and text.isdigit() and len(text) < 19: return int(text)
+    raise ValueError(f"{text!r} is no count")
 
 def resumed_trainer(
     config: TrainConfig, # of the run
@@ -874,7 +872,7 @@ def finish(self: _Run, trainer: Trainer) -> RunResult:
 @patch
 def steps(self: _Run, trainer: Trainer, log: Log):
     "Steps, with a bar."
-    from chess_grpo.ui.watch import Lines, Panel, Watcher    # a subpackage: only runs need it
+    from chess_grpo.ui.page import Lines, Panel, Watcher    # a subpackage: only runs need it
     c = self.config
     if trainer.global_step == 0:
         log.write({"step": 0, **quality_row(trainer.quality()), **self.due_match(trainer.policy, 0)})

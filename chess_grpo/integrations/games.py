@@ -140,9 +140,8 @@ def _unwrapped(raw: io.BufferedIOBase, path: Path) -> io.BufferedIOBase:
     if path.suffix != ".zst": return raw
     try: import zstandard
     except ImportError:
-        raise UserError(
-            f"{path} is compressed with zstd: pip install zstandard, or unpack it."
-        ) from None
+        raise UserError(f"{path} is compressed with zstd: pip install zstandard, or unpack "
+                        "it.") from None
     return io.BufferedReader(_Zstd(raw, zstandard))
 
 # %% ../../nbs/integrations/games.ipynb #0cd6201f
@@ -171,9 +170,8 @@ def read_pgn(
                 if isinstance(parsed, str): skipped.note("that cannot be read", parsed)
                 else: yield from _passing(game_of(parsed), which, skipped, _players(parsed))
         except (EOFError, OSError, zlib.error) as e:
-            raise UserError(
-                f"{path} breaks off ({e}): what came before has been read; get the file again."
-            ) from None
+            raise UserError(f"{path} breaks off ({e}): what came before has been read; get the "
+                            "file again.") from None
         except Exception as e:
             if type(e).__name__ != "ZstdError": raise
             raise UserError(f"{path} is not a whole zstd file ({e}): get it again.") from None
@@ -224,9 +222,8 @@ def hub_rows(name: str, split: str) -> Iterable[dict]:
         raise UserError("Data sets need the package datasets: pip install datasets.") from None
     try: return datasets.load_dataset(name, split=split, streaming=True)
     except (OSError, ValueError) as e:
-        raise UserError(
-            f"The data set {name} cannot be reached or has no split {split!r} ({e})."
-        ) from None
+        raise UserError(f"The data set {name} cannot be reached or has no split {split!r} "
+                        f"({e}).") from None
 
 # %% ../../nbs/integrations/games.ipynb #252a7d83
 def read_lichess_games(

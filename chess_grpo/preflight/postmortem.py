@@ -16,7 +16,7 @@ from typing import Callable, Mapping, Sequence
 
 from ..core import data_path
 from chess_grpo.report import (
-    coefficient, difference_of, games_of, gradient_norms, log_rows, loss_terms, our_keys, series, shares
+    coefficient, difference_of, games_of, gradient_norms, loss_terms, our_keys, series, shares
 )
 from ..stats import smallest_elo, wilson
 
@@ -41,10 +41,22 @@ def diagnose(
     if not rows: return []
     words = json.loads(data_path("findings.json").read_text(encoding="utf-8"))
     known = {k: v for k, v in our_keys(config).items() if v is not None or k == "learner_temperature"}
-    log = _Log(log_rows(rows, "the log"), known)
+    log = _Log(_by_step(rows), known)
     found = {name: figures for name, rule in _RULES.items() if (figures := rule(log))}
     return [Finding(name, words[name]["shows"].format(**figures), words[name]["hides"],
                     words[name]["remedy"]) for name, figures in found.items()]
+
+def _by_step(rows: Sequence[Mapping]) -> list[dict]:
+    "Their numbers, by step; what is logged twice for a step is joined, text and pictures are left out."
+    found: dict[int, dict] = {}
+    for row in rows:
+        numbers = {}
+        for k, x in row.items():
+            try: numbers[k] = float(x)
+            except (TypeError, ValueError): pass
+        step = int(numbers.get("step", numbers.get("_step", len(found))))
+        found.setdefault(step, {}).update(numbers | {"step": step})
+    return [found[s] for s in sorted(found)]
 
 _RULES: dict[str, Callable] = {}    # name -> of a log, the figures that show it; None = it does not
 def _rule(name: str):

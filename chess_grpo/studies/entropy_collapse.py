@@ -20,7 +20,8 @@ from ..engine import EnginePool
 from ..labels import kept_out
 from ..model import Policy
 from ..rewards import tanh
-from ..rollout import Rollout, sample, scored_again
+from ..preflight.trainer import scored_again
+from ..rollout import Rollout, sample
 from ..positions import Balanced, random_starts
 from ..train import AdaptiveKL, EntropyFloor, Trainer, make_guards
 

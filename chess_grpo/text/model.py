@@ -143,14 +143,12 @@ def joined(
 ) -> Completions:
     "Several batches as one; drawn_at is not kept."
     P, T = max(c.prompt_ids.shape[1] for c in parts), max(c.tokens.shape[2] for c in parts)
-    return Completions(
-        [p for c in parts for p in c.prompts],
-        torch.cat([_widened(c.prompt_ids, P, True, pad) for c in parts]),
-        torch.cat([_widened(c.prompt_mask, P, True, False) for c in parts]),
-        torch.cat([_widened(c.tokens, T, False, pad) for c in parts]),
-        torch.cat([_widened(c.mask, T, False, False) for c in parts]),
-        [t for c in parts for t in c.texts],
-    )
+    return Completions([p for c in parts for p in c.prompts],
+                       torch.cat([_widened(c.prompt_ids, P, True, pad) for c in parts]),
+                       torch.cat([_widened(c.prompt_mask, P, True, False) for c in parts]),
+                       torch.cat([_widened(c.tokens, T, False, pad) for c in parts]),
+                       torch.cat([_widened(c.mask, T, False, False) for c in parts]),
+                       [t for c in parts for t in c.texts])
 
 # %% ../../nbs/text/03_model.ipynb #4c536abc
 def _room(model: PreTrainedModel, length: int) -> int: # length of the longest prompt
@@ -239,9 +237,7 @@ def _whole_rows(model: PreTrainedModel, c: Completions, attention: Tensor, at: T
     "[B*G,T,V] logits of whole rows; attention and positions are [B*G,P+T]."
     G, T = c.tokens.shape[1:]
     ids = torch.cat([c.prompt_ids.repeat_interleave(G, 0), c.tokens.flatten(0, 1)], 1)
-    read = model(
-        input_ids=ids, attention_mask=attention, position_ids=at, logits_to_keep=T + 1
-    )
+    read = model(input_ids=ids, attention_mask=attention, position_ids=at, logits_to_keep=T + 1)
     return read.logits[:, :-1]
 
 # %% ../../nbs/text/03_model.ipynb #67dbcaf1
@@ -249,17 +245,13 @@ def _shared_prompts(model: PreTrainedModel, c: Completions, attention: Tensor, a
     "The same logits, a prompt read once for its group."
     G, T = c.tokens.shape[1:]
     P = c.prompt_ids.shape[1]
-    read = model(
-        input_ids=c.prompt_ids, attention_mask=c.prompt_mask, position_ids=at[::G, :P],
-        use_cache=True, logits_to_keep=1
-    )
+    read = model(input_ids=c.prompt_ids, attention_mask=c.prompt_mask, position_ids=at[::G, :P],
+                 use_cache=True, logits_to_keep=1)
     read.past_key_values.batch_repeat_interleave(G)
     first = read.logits.repeat_interleave(G, 0)
     if T == 1: return first
-    rest = model(
-        input_ids=c.tokens.flatten(0, 1)[:, :-1], attention_mask=attention[:, :-1],
-        position_ids=at[:, P:-1], past_key_values=read.past_key_values
-    )
+    rest = model(input_ids=c.tokens.flatten(0, 1)[:, :-1], attention_mask=attention[:, :-1],
+                 position_ids=at[:, P:-1], past_key_values=read.past_key_values)
     return torch.cat([first, rest.logits], 1)
 
 # %% ../../nbs/text/03_model.ipynb #9fdd3e59
