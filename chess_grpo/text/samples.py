@@ -184,9 +184,7 @@ configs:
 {engine} at depth {depth}, the hash cleared before each position. Anything else asks what a move leads to: position,
 reward, whether the game is over.
 
-Made by chess_grpo {version}:
-
-    chess-grpo text-data --policy {policy} --environment {environment} --test {test} --depth {depth} --seed {seed}
+Made by chess_grpo {version}, {policy:,} of the first and {environment:,} of the second task, seed {seed}.
 """
 
 def samples_card(
