@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..learner import load_training, training_state, clipped_step, make_optimizers, set_lr
-from ..core import UserError, fast_bf16, generator, parse_json, read_tensors, write_tensors, write_whole
+from ..core import UserError, fast_bf16, generator, read_tensors, write_tensors, write_whole
 from ..engine import EnginePool
 from ..log import StopSignal, progress_bar
 from ..model import autocast
@@ -141,11 +141,9 @@ class _Fit:
     def load(self):
         "Read it; `UserError` if it is of another training."
         header, tensors = read_tensors(self.path, "state of text training", "delete it and begin again")
-        kept, ours = parse_json(header.get("settings", "null"), f"the settings of {self.path}"), self.settings
-        if kept != ours:
-            other = [k for k in ours if not isinstance(kept, dict) or kept.get(k) != ours[k]]
-            raise UserError(f"{self.path} is of another training, with other {', '.join(other)}: "
-                            "delete it to begin again, or resume with the same settings.")
+        if header.get("settings") != json.dumps(self.settings):
+            raise UserError(f"{self.path} is of a training with other samples, settings or start: delete it to begin "
+                            "again, or resume with the same.")
         try:
             load_training(self.model, self.optimizers, tensors, tied_weights(self.model), str(self.path))
             self.losses = tensors["losses"].tolist()

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ..board import MOVES
-from ..core import UserError, generator, parse_json, read_tensors, write_tensors
+from ..core import NotFinite, UserError, generator, parse_json, read_tensors, write_tensors
 from .tasks import HUB
 
 try:
@@ -221,6 +221,9 @@ def generate(
     ids = tokenizer(list(prompts), padding=True, return_tensors="pt").to(model.device)
     model.train(dropout)
     try: out = _draw(model, tokenizer, ids, group, how, seed, keep)
+    except RuntimeError as e:
+        if "probability tensor" not in str(e): raise
+        raise NotFinite("The model's probabilities are not numbers.") from None
     finally: model.eval()
     tokens = out.sequences[:, ids["input_ids"].shape[1]:].reshape(len(prompts), group, -1)
     mask = _sampled(tokens, tokenizer.eos_token_id)
@@ -317,19 +320,6 @@ def tied_weights(model: PreTrainedModel) -> tuple[str, ...]:
     "Weights that are parameters under another name: the head, where it is the embedding."
     return tuple(sorted(model.state_dict().keys() - dict(model.named_parameters()).keys()))
 
-def check_kept(
-    model: PreTrainedModel,
-    path: str | Path, # of the file or folder to write
-):
-    "Check early whether a model can be kept there: a file is for the small model, a folder for any other."
-    path = Path(path)
-    if path.suffix != ".safetensors":
-        if not path.exists() or path.is_dir() and not any(path.iterdir()): return
-        raise UserError(f"{path} is there already, and holds something; name another folder.")
-    if not is_small(model):
-        raise UserError(f"{path} is a file, and only the small model is kept in one, because it "
-                        "has our tokenizer; name a folder, which keeps this model with its own.")
-
 def _shape(c: GPT2Config) -> dict[str, int]: return {"width": c.n_embd, "layers": c.n_layer, "heads": c.n_head}
 
 # %% ../../nbs/text/03_model.ipynb #6b31b518
@@ -340,8 +330,10 @@ def save_text_model(
     **card, # how it was made
 ):
     "Keep a model: the small one in a file, any other in a folder as transformers writes it."
-    check_kept(model, path)
     if Path(path).suffix != ".safetensors": return _save_folder(model, Path(path), tokenizer or chess_tokenizer(), card)
+    if not is_small(model):
+        raise UserError(f"{path} is a file, and only the small model is kept in one, because it "
+                        "has our tokenizer; name a folder, which keeps this model with its own.")
     state = {k: v.detach().clone() for k, v in model.state_dict().items() if k not in tied_weights(model)}
     meta = {"text_model": json.dumps(_shape(model.config)), "card": json.dumps(card)}
     write_tensors(path, "text model", state, meta)

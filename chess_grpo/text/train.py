@@ -261,9 +261,6 @@ def step(self: TextTrainer) -> dict:
     return row | self.controls.look(row, keep, self.go_back)
 
 # %% ../../nbs/text/05_train.ipynb #53a5c682
-_TOP_P = ("learn from the whole distribution: set top_p to 1, or accept that the learner's "
-          "distribution is not the sampler's")
-
 @patch
 def preflight(self: TextTrainer,
     task: str = "", # empty = the first
@@ -285,7 +282,7 @@ def preflight(self: TextTrainer,
         return widened(new, c.tokens.shape[2], False, 0.0), whole if "top-p" in fixed else c.drawn_at, c.mask
     with torch.random.fork_rng(devices=[]):
         some = ("temperature", "dropout", "tokens") + (("top-p",) if how.top_p < 1 else ())
-        return bisect(measure, some, REMEDIES | {"top-p": _TOP_P})
+        return bisect(measure, some, REMEDIES | {"top-p": REMEDIES["filters"]})
 
 # %% ../../nbs/text/05_train.ipynb #rn000002
 @patch
@@ -397,7 +394,6 @@ class _TextRun(_Run):
         self.print(f"step {trainer.global_step}, held out: {', '.join(shown)}")
         return _eval_row(found)
 
-# %% ../../nbs/text/05_train.ipynb #rn000009
 @patch
 def steps(self: _TextRun, trainer: TextTrainer, log: Log):
     "Steps, with a bar."
