@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['NOTED', 'move_number', 'chance_of_best', 'with_interval', 'copied', 'drawn', 'noted_transition', 'note_rewards',
-           'rewarded', 'normalised', 'per_token', 'NotedStep', 'noted_step', 'Estimates', 'estimates', 'k1_and_kl',
-           'summed', 'padding_and_temperature', 'two_gradients', 'stuck_gradient', 'changed_in_bfloat16', 'ByClock',
-           'imitator_rewards', 'RecordingPool', 'timed_rewards', 'legal_answer', 'group_rewards', 'run_picture']
+           'rewarded', 'normalised', 'retokenised', 'per_token', 'NotedStep', 'noted_step', 'Estimates', 'estimates',
+           'k1_and_kl', 'summed', 'padding_and_temperature', 'two_gradients', 'stuck_gradient', 'changed_in_bfloat16',
+           'ByClock', 'imitator_rewards', 'RecordingPool', 'timed_rewards', 'legal_answer', 'group_rewards',
+           'run_picture']
 
 # %% ../../nbs/research/study_003.ipynb #73000004
 import random
@@ -27,7 +28,7 @@ from chess_grpo.loss import (
 from ..report import Picture
 from ..stats import bootstrap
 from chess_grpo.text.model import (
-    Completions, Sampling, generate, rescore_tokens, retokenised, small_model, token_log_probs
+    Completions, Sampling, generate, rescore_tokens, small_model, token_log_probs
 )
 from ..text.rewards import policy_rewards, rewards_of
 from ..text.samples import policy_samples
@@ -138,6 +139,25 @@ def normalised(
     return group_advantages(one_step, counts, config)[..., 0]
 
 # %% ../../nbs/research/study_003.ipynb #73000031
+def _as_noted(text: str) -> str:
+    "Cleaned as in note 003: runs of spaces become one."
+    return re.sub(r"\s{2,}", " ", text).strip()
+
+def retokenised(
+    c: Completions,
+    tokenizer: PreTrainedTokenizerFast,
+    clean: Callable[[str], str] = _as_noted,
+) -> Completions:
+    "A bug: the completions cleaned and encoded again; drawn_at stays that of the sampled tokens."
+    def again(text: str) -> list[int]:
+        return [*tokenizer.encode(clean(text), add_special_tokens=False), tokenizer.eos_token_id]
+    rows = [[again(t) for t in row] for row in c.texts]
+    T = max(len(r) for row in rows for r in row)
+    tokens = [[r + [tokenizer.pad_token_id] * (T - len(r)) for r in row] for row in rows]
+    mask = [[[i < len(r) for i in range(T)] for r in row] for row in rows]
+    tokens, mask = (torch.tensor(x, device=c.tokens.device) for x in (tokens, mask))
+    return replace(c, tokens=tokens, mask=mask)
+
 def per_token(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,

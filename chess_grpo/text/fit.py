@@ -144,14 +144,9 @@ class _Fit:
         if header.get("settings") != json.dumps(self.settings):
             raise UserError(f"{self.path} is of a training with other samples, settings or start: delete it to begin "
                             "again, or resume with the same.")
-        try:
-            load_training(self.model, self.optimizers, tensors, tied_weights(self.model), str(self.path))
-            self.losses = tensors["losses"].tolist()
-            torch.set_rng_state(tensors["dice"])
-        except UserError: raise
-        except (KeyError, ValueError, RuntimeError) as e:
-            raise UserError(f"{self.path} is of another model ({type(e).__name__}); delete it to "
-                            "begin again.") from None
+        load_training(self.model, self.optimizers, tensors, tied_weights(self.model), str(self.path))
+        self.losses = tensors["losses"].tolist()
+        torch.set_rng_state(tensors["dice"])
 
     def step(self, loss: Tensor, warmup: int): # loss: scalar
         "Rates, gradient, clip, update."
@@ -264,16 +259,18 @@ def sample_sets(
     n: int, # samples to make or to read, half of each task
     held_out: int, # to read of those that are not learned from
     seed: int = 0, # of the games
+    progress: bool = False, # show a bar
 ) -> tuple[list[Sample], list[Sample]]: # to learn from, held out
     "The samples of a run."
-    if not data.startswith(HUB) and not Path(data).exists(): _make(Path(data), n, max(2, min(1000, n // 10)), seed)
+    if not data.startswith(HUB) and not Path(data).exists():
+        _make(Path(data), n, max(2, min(1000, n // 10)), seed, progress)
     return tuple([*islice(read_samples(load_texts(data, split), Counter()), most)]
                  for split, most in (("train", n), ("test", held_out)))
 
-def _make(folder: Path, n: int, test: int, seed: int):
+def _make(folder: Path, n: int, test: int, seed: int, progress: bool):
     parquet_writer()    # its absence is noticed before an hour of work
     with EnginePool() as engine:
-        found = make_samples(n // 2, n - n // 2, seed, engine, progress=True)
+        found = make_samples(n // 2, n - n // 2, seed, engine, progress=progress)
         card = samples_card(engine.name, train=n - test, test=test, policy=n // 2, environment=n - n // 2,
                             depth=4, seed=seed)
     write_samples(folder/"train.parquet", found[:-test])

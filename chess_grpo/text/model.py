@@ -10,12 +10,11 @@ __all__ = ['chess_tokenizer', 'small_model', 'Sampling', 'Completions', 'generat
 import itertools
 import json
 import os
-import re
 import shutil
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Sequence
+from typing import Sequence
 
 import torch
 from torch import Tensor
@@ -288,26 +287,6 @@ def rescore_tokens(
     "Log-probabilities of completions under a model."
     every = token_log_probs(model, c, temperature, dropout)
     return every.gather(3, c.tokens[..., None])[..., 0], -(every.exp() * every).sum(3)
-
-# %% ../../nbs/text/03_model.ipynb #09ba276e
-def _as_noted(text: str) -> str:
-    "Cleaned as in note 003: runs of spaces become one."
-    return re.sub(r"\s{2,}", " ", text).strip()
-
-def retokenised(
-    c: Completions,
-    tokenizer: PreTrainedTokenizerFast,
-    clean: Callable[[str], str] = _as_noted,
-) -> Completions:
-    "A bug: the completions cleaned and encoded again; drawn_at stays that of the sampled tokens."
-    def again(text: str) -> list[int]:
-        return [*tokenizer.encode(clean(text), add_special_tokens=False), tokenizer.eos_token_id]
-    rows = [[again(t) for t in row] for row in c.texts]
-    T = max(len(r) for row in rows for r in row)
-    tokens = [[r + [tokenizer.pad_token_id] * (T - len(r)) for r in row] for row in rows]
-    mask = [[[i < len(r) for i in range(T)] for r in row] for row in rows]
-    tokens, mask = (torch.tensor(x, device=c.tokens.device) for x in (tokens, mask))
-    return replace(c, tokens=tokens, mask=mask)
 
 # %% ../../nbs/text/03_model.ipynb #6b31b517
 def is_small(model: PreTrainedModel) -> bool:

@@ -34,7 +34,7 @@ from ..schema import Config, key, same
 from ..stats import paired
 from .fit import answers, fit_start, sample_sets
 from chess_grpo.text.model import (
-    Completions, Sampling, chess_tokenizer, generate, is_small, joined, load_text_model, rescore_tokens, retokenised,
+    Completions, Sampling, chess_tokenizer, generate, is_small, joined, load_text_model, rescore_tokens,
     save_text_model, small_model, tied_weights, token_log_probs, widened
 )
 from .rewards import ANSWER_REQUIRED, PolicyWeights, rewards_of
@@ -98,7 +98,6 @@ class TextConfig(Config):
     # faults to study
     learner_temperature: float | None = same(TrainConfig, "learner_temperature")
     learner_dropout: bool = key(False, "on in the learner: a fault to study")
-    retokenise: bool = key(False, "the learner scores cleaned text instead of the sampled tokens: a fault to study")
 
     def __post_init__(self):
         super().__post_init__()
@@ -196,13 +195,12 @@ def dynamic_rollout(self: TextTrainer, task: str) -> tuple[Completions, Tensor, 
 def batch(self: TextTrainer, c: Completions, rewards: Tensor, task: str) -> Batch: # rewards [B,G]
     "The learner's batch."
     k, temperature = self.config, self.config.sampling[task].temperature
-    given = retokenised(c, self.tokenizer) if k.retokenise else c
-    at_end = torch.arange(given.tokens.shape[2]) == 0
+    at_end = torch.arange(c.tokens.shape[2]) == 0
     spread = torch.where(at_end, rewards[..., None], 0.0).to(self.model.device)
     scoring, old = ScoringConfig(k.learner_temperature or temperature, k.learner_dropout), None
     if scoring != ScoringConfig(temperature):
-        with torch.no_grad(): old, _ = rescore_tokens(self.model, given, temperature)
-    return Batch(given, spread, given.mask, scoring, ScoringConfig(temperature), old)
+        with torch.no_grad(): old, _ = rescore_tokens(self.model, c, temperature)
+    return Batch(c, spread, c.mask, scoring, ScoringConfig(temperature), old)
 
 _NAMES = {    # logged as -> as the learner calls it
     "ppo_loss": "surrogate", "train_total_loss": "loss", "mean_ratio": "mean_ratio", "kl_ref": "kl_ref",
@@ -265,20 +263,20 @@ def step(self: TextTrainer) -> dict:
 def preflight(self: TextTrainer,
     task: str = "", # empty = the first
 ):    # an Identity
-    "The on-policy identity."
+    "The on-policy identity: is what the learner scores, and how, what was sampled?"
     from chess_grpo.preflight.checks import REMEDIES, bisect    # another subpackage
     k, task = self.config, task or self.tasks[0]
     how = k.sampling[task]
     c = generate(self.model, self.tokenizer, self.prompts[task][:k.batch_size], k.num_generations, how, k.seed,
                  keep=True)
+    batch = self.batch(c, torch.zeros(c.tokens.shape[:2]), task)
     with torch.no_grad(): whole, _ = rescore_tokens(self.model, c, how.temperature)
     def measure(fixed: frozenset[str]):
         torch.manual_seed(k.seed)
-        given = retokenised(c, self.tokenizer) if k.retokenise and "tokens" not in fixed else c
-        wrong = None if "temperature" in fixed else k.learner_temperature
-        dropout = k.learner_dropout and "dropout" not in fixed
+        temperature = how.temperature if "temperature" in fixed else batch.scoring.temperature
+        dropout = batch.scoring.dropout and "dropout" not in fixed
         with torch.no_grad():
-            new, _ = rescore_tokens(self.model, given, wrong or how.temperature, dropout)
+            new, _ = rescore_tokens(self.model, c if "tokens" in fixed else batch.samples, temperature, dropout)
         return widened(new, c.tokens.shape[2], False, 0.0), whole if "top-p" in fixed else c.drawn_at, c.mask
     with torch.random.fork_rng(devices=[]):
         some = ("temperature", "dropout", "tokens") + (("top-p",) if how.top_p < 1 else ())
@@ -446,9 +444,8 @@ def result(self: _TextRun, t: TextTrainer) -> TextResult:
     return TextResult(self.folder, t.global_step, t.global_step >= self.config.max_steps, before, after)
 
 # %% ../../nbs/text/05_train.ipynb #rn00000a
-def _start(c: TextConfig, samples: list[Sample], root: Path, progress: bool):
-    "Model and tokenizer that a run starts from; fitted first where none is kept."
-    if c.start: return load_text_model(data_path("text_model.safetensors") if c.start == "shipped" else c.start)
+def _fitted(c: TextConfig, samples: list[Sample], root: Path, progress: bool):
+    "Model and tokenizer of a run without a start: fitted, where none is kept."
     if not c.fit_steps: return small_model(seed=c.seed), chess_tokenizer()
     fit_start(root/"text_model.safetensors", samples, c.fit_steps, progress=progress)
     return load_text_model(root/"text_model.safetensors")
@@ -463,9 +460,11 @@ def train_text(
     "Run GRPO on both tasks; samples and a start are made first where there are none."
     kept = read_config(Path(resume), TextConfig) if resume else TextConfig()
     c, folder = config or kept, Path(resume or root)
-    learned, held_out = sample_sets(c.data, c.samples, c.eval_samples, c.seed)
-    if resume: model, tokenizer = load_text_model(next(folder.glob("start*"), folder/"start"))
-    else: model, tokenizer = _start(c, learned, folder, progress)
+    start = data_path("text_model.safetensors") if c.start == "shipped" else c.start
+    if resume: start = next(folder.glob("start*"), folder/"start")
+    found = load_text_model(start) if start else None    # before any work
+    learned, held_out = sample_sets(c.data, c.samples, c.eval_samples, c.seed, progress)
+    model, tokenizer = found or _fitted(c, learned, folder, progress)
     prompts = {task: [s.prompt for s in learned if s.task == task] for task in ("P", "A")}
     device = c.device if c.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     def kind(config, engine):
