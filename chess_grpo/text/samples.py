@@ -172,12 +172,9 @@ configs:
 # Two tasks of chess in words
 
 {train:,} samples to learn from and {test:,} for testing, in the form of jrahn/rookworld_7m, one column, `text`.
-
-`P:` asks for up to five good moves of a position, what they are worth in pawns for the mover, and the best one: by
-{engine} at depth {depth}, the hash cleared before each position. Anything else asks what a move leads to: position,
-reward, whether the game is over.
-
-Made by chess_grpo {version}, {policy:,} of the first and {environment:,} of the second task, seed {seed}.
+{policy:,} begin with `P:`: up to five good moves of a position, their value in pawns for the mover, and the best one, by
+{engine} at depth {depth}, the hash cleared before each position. {environment:,} say what a move leads to:
+position, reward, whether the game is over. Made by chess_grpo {version}, seed {seed}.
 """
 
 def samples_card(

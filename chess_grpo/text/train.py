@@ -63,10 +63,10 @@ class TextConfig(Config):
     batch_size: int = key(4, "prompts a step (B)", least=1)
     num_generations: int = key(8, "completions a prompt (G)", least=2)
     policy_temperature: float = key(1.0, "of sampling, task P", above=0)
-    policy_top_p: float = key(1.0, "probability that sampling keeps, task P", above=0, most=1)
+    policy_top_p: float = key(1.0, "share of the probability that is sampled from, task P", above=0, most=1)
     policy_max_new_tokens: int = key(80, "of a completion, task P", least=1)
     environment_temperature: float = key(1.0, "of sampling, task A", above=0)
-    environment_top_p: float = key(1.0, "probability that sampling keeps, task A", above=0, most=1)
+    environment_top_p: float = key(1.0, "share of the probability that is sampled from, task A", above=0, most=1)
     environment_max_new_tokens: int = key(100, "of a completion, task A", least=1)
     search_depth: int = key(6, "plies the engine searches to reward", least=1)
     answer_required: bool = key(True, "what an answer lacks costs like what is illegal; no = note 003's weights, with "
@@ -160,7 +160,6 @@ def _check_prompts(prompts: dict[str, list[str]], tasks: list[str], c: TextConfi
     for t in tasks:
         if len(prompts[t]) < c.batch_size:
             raise UserError(f"There are {len(prompts[t])} prompts of task {t}; a batch takes {c.batch_size}.")
-        if t not in c.sampling: raise UserError(f"There is no sampling of {t}, and there are prompts of it.")
 
 # %% ../../nbs/text/05_train.ipynb #c13698df
 @patch
@@ -380,9 +379,10 @@ class _TextRun(_Run):
     def check_first(self, trainer: TextTrainer):
         for task in trainer.tasks:
             found = trainer.preflight(task)
-            self.print(f"task {task}, {found}")
+            text = f"preflight of task {task}: {' '.join(str(found).split())}"
+            self.print(text)
             if found.holds or self.config.preflight != "stop": continue
-            raise UserError(f"Task {task}, {found} Nothing was trained; --preflight warn trains all the same.")
+            raise UserError(f"{text}. Nothing was trained; --preflight warn trains all the same.")
 
     def judge(self, trainer: TextTrainer) -> dict[str, float]: # what is logged
         "Answer the held-out samples, and print a line."
