@@ -172,7 +172,7 @@ configs:
 # Two tasks of chess in words
 
 {train:,} samples to learn from and {test:,} for testing, in the form of jrahn/rookworld_7m, one column, `text`.
-{policy:,} begin with `P:`: up to five good moves of a position, their value in pawns for the mover, and the best one, by
+{policy:,} begin with `P:`: up to five good moves of a position, their value in pawns for the mover, and the best, by
 {engine} at depth {depth}, the hash cleared before each position. {environment:,} say what a move leads to:
 position, reward, whether the game is over. Made by chess_grpo {version}, seed {seed}.
 """
