@@ -41,13 +41,13 @@ class Command:
     help: str
     run: Callable
     options: tuple              # as `option` makes them
-    config: type | None = None    # whose keys are options too
+    config: type | str | None = None    # whose keys are options too; its full name, where its packages are an extra
     again: str = "the same command begins again"    # after it was stopped
 
 COMMANDS: dict[str, Command] = {}
 USUAL = ("run_name", "max_steps", "batch_size", "num_generations", "rollout_plies", "learning_rate",
          "entropy_coef", "beta",
-         "start", "reward", "seed", "device")    # keys that `--help` shows first
+         "start", "reward", "data", "samples", "fit_steps", "seed", "device")    # keys that `--help` shows first
 
 def option(*names: str, **how) -> tuple:
     "An option, as argparse wants it, with its default in the help."
@@ -55,7 +55,7 @@ def option(*names: str, **how) -> tuple:
     if "help" in how and default not in (None, "", False): how["help"] += f" [{default}]"
     return names, how
 
-def command(name: str, help: str, *options: tuple, config: type | None = None, **how):
+def command(name: str, help: str, *options: tuple, config: type | str | None = None, **how):
     "Register a command; its function gets the options, and the keys that were given."
     def known(f: Callable) -> Callable:
         COMMANDS[name] = Command(help, f, options, config, **how)
@@ -65,7 +65,14 @@ def command(name: str, help: str, *options: tuple, config: type | None = None, *
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str): raise UserError(f"{message}; {self.prog} --help lists what it takes.")
 
-def _parser() -> argparse.ArgumentParser:
+def _config(name: str) -> type | None: # name of a command
+    "The configuration of a command; one that is named is imported when it is needed."
+    config = COMMANDS[name].config
+    if not isinstance(config, str): return config
+    module, _, kind = config.rpartition(".")
+    return getattr(importlib.import_module(module), kind)
+
+def _parser(words: list[str]) -> argparse.ArgumentParser: # words that were typed
     p = _Parser("chess-grpo", description="GRPO on chess, judged by Stockfish.")
     sub = p.add_subparsers(dest="command", required=True)
     for name, c in COMMANDS.items():
@@ -76,10 +83,11 @@ def _parser() -> argparse.ArgumentParser:
                        help="a Python module with rewards, networks or metrics of"
                        " your own, imported first")
         for names, how in c.options: q.add_argument(*names, **how)
-        if not c.config: continue
+        if not c.config or words[:1] != [name]: continue
         q.add_argument("--config", metavar="FILE", help="a JSON file of keys, such as runs/grpo/config.json")
         groups = {True: q.add_argument_group("the usual keys"), False: q.add_argument_group("all other keys")}
-        for f in sorted(keys(c.config).values(), key=lambda f: USUAL.index(f.name) if f.name in USUAL else len(USUAL)):
+        own = keys(_config(name)).values()
+        for f in sorted(own, key=lambda f: USUAL.index(f.name) if f.name in USUAL else len(USUAL)):
             groups[f.name in USUAL].add_argument(f"--{f.name}", default=argparse.SUPPRESS, metavar="X",
                                                  help=help_of(f).replace("%", "%%"))
     return p
@@ -97,7 +105,7 @@ def main(argv: list[str] | None = None) -> int: # the exit status
     args = argparse.Namespace(command="")
     sys.path.insert(0, "")    # of --import
     try:
-        args, unknown = _parser().parse_known_args(argv)
+        args, unknown = _parser(sys.argv[1:] if argv is None else argv).parse_known_args(argv)
         if unknown: raise UserError(_too_many(unknown[0], args.command))
         if args.module: _import(args.module)
         with interruptible(): return COMMANDS[args.command].run(args) or 0
@@ -112,7 +120,7 @@ def main(argv: list[str] | None = None) -> int: # the exit status
         return 0
 
 def _too_many(word: str, name: str) -> str:
-    known = [f"--{k}" for k in keys(COMMANDS[name].config)] if COMMANDS[name].config else []
+    known = [f"--{k}" for k in keys(_config(name))] if COMMANDS[name].config else []
     like = get_close_matches(word.partition("=")[0], known, 1)
     guess = f": did you mean {like[0]}?" if like else ";"
     return f"{word!r} is one word too many{guess} chess-grpo {name} --help lists what it takes."
@@ -253,22 +261,13 @@ def _report(args):
     print(out.resolve())
 
 # %% ../nbs/core/50_cli.ipynb #870573e1
-@command("text", "make samples of RookWorld's two tasks, and train a text model on them",
-         option("--data", default="runs/text", help="a folder of samples, made first if it is not "
-                "there; or a data set, such as hub:jrahn/rookworld_7m"),
-         option("--out", default="runs/text/text_model.safetensors", help="the file of the model"),
-         option("--start", default="", help="a text model to continue from: a file, a folder, or "
-                "hub:NAME; empty = random weights"),
-         option("--samples", type=int, default=120_000, help="to make or to read, half of each task"),
-         option("--steps", type=int, default=1000, help="of training"),
-         option("--batch_size", type=int, default=48, help="samples a step"),
-         option("--seed", type=int, default=0, help="of games, weights and order"),
-         again="the same command continues from what is kept")
+@command("text", "run GRPO on RookWorld's two tasks; samples, and a model that is fitted to them to start from, are "
+         "made first",
+         option("--resume", metavar="RUN", help="resume a stopped run, such as runs/text; max_steps may differ"),
+         config="chess_grpo.text.train.TextConfig",
+         again="samples and fit are kept; a run that had begun: chess-grpo text --resume runs/NAME")
 def _text(args):
-    from chess_grpo.text.fit import train_text
-    _at_least(1, batch_size=args.batch_size, steps=args.steps)
-    _at_least(20, samples=args.samples)
-    for name, line in train_text(args.data, args.out, args.start, args.samples, args.steps, args.batch_size,
-                                 args.seed).items():
-        print(f"{name:12s}{line}")
-    print(Path(args.out).resolve())
+    from chess_grpo.text.train import TextConfig, train_text
+    if args.resume and args.config: raise UserError("--resume has its own configuration: leave --config out.")
+    first = TextConfig() if args.resume is None else read_config(Path(args.resume), TextConfig)
+    train_text(_configured(args, first), resume=args.resume)

@@ -188,13 +188,14 @@ def planned_lr(c: TrainConfig, step: int) -> float:
 # %% ../nbs/core/30_config.ipynb #6f5de2bb
 def read_config(
     folder: Path, # of a run
-) -> TrainConfig:
+    kind: type[Config] = TrainConfig, # what it is a run of
+) -> Config:
     "The configuration of a run that can be resumed."
     path = folder/"config.json"
     if not path.is_file() or not (folder/"state.safetensors").is_file():
         raise UserError(f"{folder} holds no run that can be resumed: it must contain config.json "
                         "and state.safetensors.")
-    return TrainConfig.from_dict(parse_json(path.read_bytes(), path), str(path))
+    return kind.from_dict(parse_json(path.read_bytes(), path), str(path))
 
 _PLAIN = {"optimizer": "adamw", "adam_beta2": 0.99, "bf16": False}
 

@@ -4,24 +4,23 @@
 
 # %% auto #0
 __all__ = ['chess_tokenizer', 'small_model', 'Sampling', 'Completions', 'generate', 'rescore_tokens', 'save_text_model',
-           'load_text_model']
+           'read_text_card', 'load_text_model']
 
 # %% ../../nbs/text/03_model.ipynb #e18ca0ed
 import itertools
 import json
 import os
-import re
 import shutil
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Sequence
+from typing import Sequence
 
 import torch
 from torch import Tensor
 
 from ..board import MOVES
-from ..core import UserError, generator, parse_json, read_tensors, write_tensors
+from ..core import NotFinite, UserError, generator, parse_json, read_tensors, write_tensors
 from .tasks import HUB
 
 try:
@@ -109,9 +108,6 @@ class Sampling:
     top_p: float = 1.0
     max_new: int = 128    # tokens
 
-# %% ../../nbs/text/03_model.ipynb #4edc051d
-NOTED = {"P": Sampling(0.5, 0.9, 256), "A": Sampling(0.95, 0.95, 256)}    # of note 003
-
 # %% ../../nbs/text/03_model.ipynb #833fb0a4
 @dataclass(frozen=True, eq=False)
 class Completions:
@@ -132,7 +128,7 @@ class Completions:
         )
 
 # %% ../../nbs/text/03_model.ipynb #39693a3e
-def _widened(x: Tensor, n: int, left: bool, value) -> Tensor:
+def widened(x: Tensor, n: int, left: bool, value) -> Tensor:
     "The last dimension padded to n, on the left or on the right."
     missing = n - x.shape[-1]
     return torch.nn.functional.pad(x, (missing, 0) if left else (0, missing), value=value)
@@ -144,10 +140,10 @@ def joined(
     "Several batches as one; drawn_at is not kept."
     P, T = max(c.prompt_ids.shape[1] for c in parts), max(c.tokens.shape[2] for c in parts)
     return Completions([p for c in parts for p in c.prompts],
-                       torch.cat([_widened(c.prompt_ids, P, True, pad) for c in parts]),
-                       torch.cat([_widened(c.prompt_mask, P, True, False) for c in parts]),
-                       torch.cat([_widened(c.tokens, T, False, pad) for c in parts]),
-                       torch.cat([_widened(c.mask, T, False, False) for c in parts]),
+                       torch.cat([widened(c.prompt_ids, P, True, pad) for c in parts]),
+                       torch.cat([widened(c.prompt_mask, P, True, False) for c in parts]),
+                       torch.cat([widened(c.tokens, T, False, pad) for c in parts]),
+                       torch.cat([widened(c.mask, T, False, False) for c in parts]),
                        [t for c in parts for t in c.texts])
 
 # %% ../../nbs/text/03_model.ipynb #4c536abc
@@ -222,6 +218,9 @@ def generate(
     ids = tokenizer(list(prompts), padding=True, return_tensors="pt").to(model.device)
     model.train(dropout)
     try: out = _draw(model, tokenizer, ids, group, how, seed, keep)
+    except RuntimeError as e:
+        if "probability tensor" not in str(e): raise
+        raise NotFinite("The model's probabilities are not numbers.") from None
     finally: model.eval()
     tokens = out.sequences[:, ids["input_ids"].shape[1]:].reshape(len(prompts), group, -1)
     mask = _sampled(tokens, tokenizer.eos_token_id)
@@ -281,41 +280,16 @@ def rescore_tokens(
     every = token_log_probs(model, c, temperature, dropout)
     return every.gather(3, c.tokens[..., None])[..., 0], -(every.exp() * every).sum(3)
 
-# %% ../../nbs/text/03_model.ipynb #09ba276e
-def _as_noted(text: str) -> str:
-    "Cleaned as in note 003: runs of spaces become one."
-    return re.sub(r"\s{2,}", " ", text).strip()
-
-def retokenised(
-    c: Completions,
-    tokenizer: PreTrainedTokenizerFast,
-    clean: Callable[[str], str] = _as_noted,
-) -> Completions:
-    "A bug: the completions cleaned and encoded again; drawn_at stays that of the sampled tokens."
-    def again(text: str) -> list[int]:
-        return [*tokenizer.encode(clean(text), add_special_tokens=False), tokenizer.eos_token_id]
-    rows = [[again(t) for t in row] for row in c.texts]
-    T = max(len(r) for row in rows for r in row)
-    tokens = [[r + [tokenizer.pad_token_id] * (T - len(r)) for r in row] for row in rows]
-    mask = [[[i < len(r) for i in range(T)] for r in row] for row in rows]
-    tokens, mask = (torch.tensor(x, device=c.tokens.device) for x in (tokens, mask))
-    return replace(c, tokens=tokens, mask=mask)
-
 # %% ../../nbs/text/03_model.ipynb #6b31b517
-def check_kept(
-    model: PreTrainedModel,
-    path: str | Path, # of the file or folder to write
-):
-    "Check early whether a model can be kept there: a file is for the small model, a folder for any other."
-    path, c = Path(path), model.config
-    if path.suffix != ".safetensors":
-        if not path.exists() or path.is_dir() and not any(path.iterdir()): return
-        raise UserError(f"{path} is there already, and holds something; name another folder.")
+def is_small(model: PreTrainedModel) -> bool:
+    "Is it one that `small_model` makes, with the tokenizer of this notebook?"
     def shapes(m: PreTrainedModel) -> dict: return {k: v.shape for k, v in m.state_dict().items()}
-    with torch.device("meta"): small = isinstance(model, GPT2LMHeadModel) and small_model(*_shape(c).values())
-    if not small or shapes(small) != shapes(model):
-        raise UserError(f"{path} is a file, and only the small model is kept in one, because it "
-                        "has our tokenizer; name a folder, which keeps this model with its own.")
+    if not isinstance(model, GPT2LMHeadModel): return False
+    with torch.device("meta"): return shapes(small_model(*_shape(model.config).values())) == shapes(model)
+
+def tied_weights(model: PreTrainedModel) -> tuple[str, ...]:
+    "Weights that are parameters under another name: the head, where it is the embedding."
+    return tuple(sorted(model.state_dict().keys() - dict(model.named_parameters()).keys()))
 
 def _shape(c: GPT2Config) -> dict[str, int]: return {"width": c.n_embd, "layers": c.n_layer, "heads": c.n_head}
 
@@ -327,10 +301,11 @@ def save_text_model(
     **card, # how it was made
 ):
     "Keep a model: the small one in a file, any other in a folder as transformers writes it."
-    check_kept(model, path)
     if Path(path).suffix != ".safetensors": return _save_folder(model, Path(path), tokenizer or chess_tokenizer(), card)
-    own = {k: v for k, v in model.state_dict().items() if k != "lm_head.weight"}
-    state = {k: v.detach().clone() for k, v in own.items()}
+    if not is_small(model):
+        raise UserError(f"{path} is a file, and only the small model is kept in one, because it "
+                        "has our tokenizer; name a folder, which keeps this model with its own.")
+    state = {k: v.detach().clone() for k, v in model.state_dict().items() if k not in tied_weights(model)}
     meta = {"text_model": json.dumps(_shape(model.config)), "card": json.dumps(card)}
     write_tensors(path, "text model", state, meta)
 
@@ -355,6 +330,10 @@ def _shape_of(meta: dict[str, str], path: str) -> dict[str, int]:
     right = isinstance(shape, dict) and set(shape) == set(names) and all(map(good, shape.values()))
     if right and shape["layers"] <= 512 and shape["width"] % shape["heads"] == 0: return shape
     raise UserError(f"{path} does not name the text model it holds: {shape!r}.")
+
+def read_text_card(path: str | Path) -> dict: # path of a .safetensors file
+    "How the model of a file came to be."
+    return parse_json(read_tensors(path, "text model")[0].get("card", "{}"), f"the card of {path}")
 
 def _load_file(path: str) -> GPT2LMHeadModel:
     "The small model of a file."
@@ -389,7 +368,8 @@ def load_text_model(
     only = {"local_files_only": not named}
     try:
         _no_code(path, **only)
-        model = AutoModelForCausalLM.from_pretrained(path, use_safetensors=True, trust_remote_code=False, **only)
+        model = AutoModelForCausalLM.from_pretrained(path, use_safetensors=True, trust_remote_code=False,
+                                                     dtype=torch.float32, **only)    # whatever it is kept in
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False, **only)
     except UserError: raise
     except (OSError, ValueError) as e:

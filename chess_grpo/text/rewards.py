@@ -165,20 +165,6 @@ ANSWER_REQUIRED = PolicyWeights(
     short_evaluation=-1.0, counts_differ=-1.0, no_evaluations=-1.0
 )
 
-# %% ../../nbs/text/02_rewards.ipynb #ef7c9834
-def noted_transition(
-    truth: Transition,
-    completion: str, # what the model wrote
-) -> float:    # 0 to 1
-    "A transition's reward at the time of note 003: 0.3 format, 0.7 content."
-    number = re.search(r"[-+]?\d*\.?\d+", completion)
-    placement = re.search(r"[1-8KQRBNPkqrbnp]+/[/1-8KQRBNPkqrbnp]+", completion)
-    word = re.search(r"\b(true|false)\b", completion.lower())
-    shape = 0.4 * bool(placement) + 0.3 * bool(number) + 0.3 * bool(word)
-    judged = bool(number) and -1 <= float(number[0]) <= 1
-    content = 0.6 * (truth.fen.split()[0] in completion) + 0.4 * judged
-    return 0.3 * shape + 0.7 * content
-
 # %% ../../nbs/text/02_rewards.ipynb #24c73599
 @dataclass(frozen=True)
 class EnvironmentWeights:

@@ -8,7 +8,6 @@ __all__ = ['policy_samples', 'make_samples', 'write_samples']
 # %% ../../nbs/text/01_samples.ipynb #bc57f628
 import itertools
 import random
-from dataclasses import fields
 from pathlib import Path
 from typing import Sequence
 
@@ -21,6 +20,7 @@ from ..board import MOVES, Boards
 from ..core import UserError, data_path, generator, write_whole
 from ..engine import EnginePool, Line, go_command
 from ..model import load_policy, sample_actions
+from ..positions import put_rows
 from chess_grpo.text.tasks import (
     PolicyAnswer, Sample, environment_prompt, policy_prompt, transition
 )
@@ -60,14 +60,6 @@ def policy_samples(
     return out
 
 # %% ../../nbs/text/01_samples.ipynb #aa463c91
-def _restarted(boards: Boards, over: Tensor) -> Boards: # over: [N] bool, True = starts again
-    "The same games, but new ones where one is over."
-    fresh = Boards.start(len(over))
-    def chosen(name):
-        old = getattr(boards, name)
-        return torch.where(over.reshape(-1, *[1] * (old.dim() - 1)), getattr(fresh, name), old)
-    return Boards(*(chosen(f.name) for f in fields(Boards)))
-
 def _next_actions(
     policy,
     boards: Boards, # [N] games not over
@@ -92,7 +84,7 @@ def _played(
     for _ in range(plies):
         over = boards.outcome() != 0
         if over.any():
-            boards = _restarted(boards, over)
+            boards = put_rows(boards, over, Boards.start(int(over.sum())))
             history = [() if o else h for h, o in zip(history, over.tolist())]
         actions = _next_actions(policy, boards, generator, random_share)
         moves = [MOVES[a] for a in actions.tolist()]
@@ -162,6 +154,7 @@ def parquet_writer():
     "The package that writes parquet files; `UserError` if it is missing."
     try: import datasets
     except ImportError: raise UserError("Writing samples needs datasets: pip install datasets.") from None
+    datasets.disable_progress_bars()
     return datasets
 
 _CARD = """---
@@ -179,14 +172,9 @@ configs:
 # Two tasks of chess in words
 
 {train:,} samples to learn from and {test:,} for testing, in the form of jrahn/rookworld_7m, one column, `text`.
-
-`P:` asks for up to five good moves of a position, what they are worth in pawns for the mover, and the best one: by
-{engine} at depth {depth}, the hash cleared before each position. Anything else asks what a move leads to: position,
-reward, whether the game is over.
-
-Made by chess_grpo {version}:
-
-    chess-grpo text-data --policy {policy} --environment {environment} --test {test} --depth {depth} --seed {seed}
+{policy:,} begin with `P:`: up to five good moves of a position, their value in pawns for the mover, and the best, by
+{engine} at depth {depth}, the hash cleared before each position. {environment:,} say what a move leads to:
+position, reward, whether the game is over. Made by chess_grpo {version}, seed {seed}.
 """
 
 def samples_card(
