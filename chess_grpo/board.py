@@ -742,10 +742,6 @@ def outcome(self: Boards) -> Tensor: # [N] int64, a value of chess.Termination, 
     legal, ended = self.legal(), _best_of(_ended, len(self))
     return ended(legal.planes, legal.check, self.bits, self.halfmove, self.repetitions(), _tables(self.device))
 
-# %% ../nbs/core/10_board.ipynb #d883d3d2
-def _no_move(row: int) -> UserError:
-    return UserError(f"Row {row} has no legal move: leave out games that are over.")
-
 # %% ../nbs/core/10_board.ipynb #f4ef019c
 def _kth_bit(x: Tensor, k: Tensor) -> Tensor: # all [N] int64
     "Where the k-th set bit is, 0 = the lowest: half of the rest is ruled out, six times."
@@ -777,7 +773,8 @@ def random_moves(self: Boards, generator: torch.Generator) -> Tensor: # [N] int6
     u = torch.rand(len(self), generator=generator, device=self.device)
     draw = _best_of(_draw, len(self))
     legal, actions = draw(self.legal().planes, self.turn, u, _tables(self.device).action)
-    if not legal.all(): raise _no_move(int((legal == 0).nonzero()[0]))
+    if not legal.all():
+        raise UserError(f"Row {int((legal == 0).nonzero()[0])} has no legal move: leave out games that are over.")
     return actions
 
 # %% ../nbs/core/10_board.ipynb #fc5bbe6b

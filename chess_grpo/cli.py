@@ -29,7 +29,7 @@ from .labels import load_validation
 from .log import interruptible
 from .model import SHIPPED, PolicyNetwork, load_policy
 from .positions import load_openings
-from .pretrain import PretrainConfig, pretrain, read_pretrain_config
+from .pretrain import PretrainConfig, pretrain
 from .report import aligned
 from .schema import help_of, keys, read_word
 from .train import Trainer, train
@@ -160,7 +160,7 @@ def _preflight(args) -> int:
          option("--resume", metavar="RUN", help="resume a stopped run, such as runs/pretrain"),
          config=PretrainConfig, again="labels are kept; a run that had begun: chess-grpo pretrain --resume runs/NAME")
 def _pretrain(args):
-    first = read_pretrain_config(Path(args.resume)) if args.resume is not None else PretrainConfig()
+    first = read_config(Path(args.resume), PretrainConfig) if args.resume is not None else PretrainConfig()
     result = pretrain(_configured(args, first), resume=args.resume)
     print(result)
     print((result.folder/"policy.safetensors").resolve())

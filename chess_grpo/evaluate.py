@@ -196,10 +196,8 @@ class MatchResult:
 
     def __str__(self):
         games = self.wins + self.draws + self.losses
-        return (
-            f"+{self.wins} ={self.draws} -{self.losses}, {self.points:.1%} of the points (95%"
-            f" interval {self.low:.1%} to {self.high:.1%}, {games} games)"
-        )
+        return (f"+{self.wins} ={self.draws} -{self.losses}, {self.points:.1%} of the points "
+                f"(95% interval {self.low:.1%} to {self.high:.1%}, {games} games)")
 
 def _results_of(
     games: Sequence[Game],
@@ -256,10 +254,8 @@ class Rating:
     def __str__(self):
         over = f" over {self.over}" if self.over else ""
         late = f", {self.adjudicated} adjudicated" if self.adjudicated else ""
-        return (
-            f"Elo {self.elo:+.0f}{over} (95% interval {self.low:+.0f} to {self.high:+.0f},"
-            f" {2 * sum(self.pairs)} games), LOS {self.los:.1%}, pairs {list(self.pairs)}{late}"
-        )
+        return (f"Elo {self.elo:+.0f}{over} (95% interval {self.low:+.0f} to {self.high:+.0f}, "
+                f"{2 * sum(self.pairs)} games), LOS {self.los:.1%}, pairs {list(self.pairs)}{late}")
 
 # %% ../nbs/evaluation.ipynb #05b71e00
 def _rating_of(
@@ -376,22 +372,18 @@ class Quality:
     "Losses of chosen moves on labelled positions; intervals are 95%, over positions."
     expected_loss: float    # best move's expected score minus the chosen one's, mean
     expected_interval: tuple[float, float]
-    cp_loss: float    # the same in centipawns clipped to ±1000
-    cp_interval: tuple[float, float]
     agreement: float    # share with no better move; a nearer mate is better
     agreement_interval: tuple[float, float]
     entropy: float    # nats, mean
     by_phase: dict[str, float]    # expected_loss in each phase
     losses: Tensor    # [N] expected-score loss of each position
     choices: Tensor    # [N] int64 actions
-    drawn: Tensor | None = None    # [N] expected loss of a sampled move
 
     def table(self) -> list[tuple[str, str]]:
         "Rows of a table: name, value with interval."
-        e, c, a = self.expected_interval, self.cp_interval, self.agreement_interval
+        e, a = self.expected_interval, self.agreement_interval
         return [
             ("expected-score loss", f"{self.expected_loss:.3f} ({e[0]:.3f} to {e[1]:.3f})"),
-            ("centipawn loss", f"{self.cp_loss:.0f} ({c[0]:.0f} to {c[1]:.0f})"),
             ("agrees with the best", f"{self.agreement:.1%} ({a[0]:.1%} to {a[1]:.1%})"),
             ("entropy", f"{self.entropy:.2f}"),
             *((f"expected-score loss, {p}", f"{v:.3f}") for p, v in self.by_phase.items()),
@@ -406,14 +398,12 @@ def quality_of(
     def lost(scores: Tensor) -> Tensor:    # [N,1968], nan where illegal -> [N]
         best = scores.nan_to_num(-torch.inf).max(1).values
         return best - scores.gather(1, choices[:, None])[:, 0]
-    expected, cp = lost(labelled.expected), lost(labelled.cp)
+    expected = lost(labelled.expected)
     best = (lost(labelled.order) == 0).float()
     phase = {p: torch.tensor([q == p for q in labelled.phase]) for p in PHASES}
     return Quality(
-        expected.mean().item(), bootstrap(expected), cp.mean().item(), bootstrap(cp),
-        best.mean().item(), bootstrap(best), entropy,
-        {p: expected[m].mean().item() for p, m in phase.items() if m.any()}, expected, choices,
-    )
+        expected.mean().item(), bootstrap(expected), best.mean().item(), bootstrap(best), entropy,
+        {p: expected[m].mean().item() for p, m in phase.items() if m.any()}, expected, choices)
 
 @torch.no_grad()
 def move_quality(
@@ -422,15 +412,12 @@ def move_quality(
 ) -> Quality:
     "Judge a policy's greedy moves by the labels."
     lp = policy.log_probs(labelled.boards.to(policy.device)).cpu()
-    best = labelled.expected.nan_to_num(-torch.inf).amax(1)
-    drawn = best - (lp.exp() * labelled.expected.nan_to_num(0)).sum(1)
-    return replace(quality_of(lp.argmax(1), labelled, entropy(lp).mean().item()), drawn=drawn)
+    return quality_of(lp.argmax(1), labelled, entropy(lp).mean().item())
 
 # %% ../nbs/evaluation.ipynb #q7row000
 def quality_row(q: Quality) -> dict[str, float]:
     "Move quality by the names of the log."
-    return {"eval/expected_loss": q.expected_loss, "eval/cp_loss": q.cp_loss,
-            "eval/agreement": q.agreement, "eval/entropy": q.entropy}
+    return {"eval/expected_loss": q.expected_loss, "eval/agreement": q.agreement, "eval/entropy": q.entropy}
 
 # %% ../nbs/evaluation.ipynb #82ae6074
 _ENTROPIES = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)    # nats, where curves are compared

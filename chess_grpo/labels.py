@@ -49,11 +49,6 @@ class Labelled:
         return self._legal(self.scores.expected())
 
     @cached_property
-    def cp(self) -> Tensor: # [N,1968] float32, nan where illegal
-        "Centipawns clipped to ±1000, mates ±1000."
-        return self._legal(self.scores.centipawns().clamp(-1000, 1000))
-
-    @cached_property
     def order(self) -> Tensor: # [N,1968] float32, nan where illegal
         "Centipawns unclipped, a nearer mate above a farther one: what \"best\" means."
         return self._legal(self.scores.centipawns(1_000_000))

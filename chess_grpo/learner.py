@@ -169,10 +169,11 @@ class Learner:
         ref, advantages = self._reference(batch, loss), self.advantages_of(batch, new)
         old = new.log_probs.detach() if batch.old_log_probs is None else batch.old_log_probs
         to_ref = new.kl(ref) if ref and loss.kl_estimator == "exact" else None
+        count = (batch.mask if loss.loss_type == "dapo" else batch.mask.any(2)).sum()
         to_old = batch.old and replace(batch.old, index=new.index).kl(new)
         value, record = grpo_loss(
             new.log_probs, old, advantages, batch.mask, loss, new.entropy,
-            ref and ref.log_probs, kl_ref=to_ref, kl_old=to_old, total=self._total(batch.mask, loss)
+            ref and ref.log_probs, kl_ref=to_ref, kl_old=to_old, total=self._whole(count)
         )
         if error is not None: value = self._with_value(record, error)
         return Objective(value, record, new, advantages)
@@ -197,10 +198,6 @@ def advantages_of(self: Learner, batch: Batch, new: PolicyOutput) -> Tensor: # [
     "The advantages of a batch."
     expected = None if new.values is None else new.values.detach()
     return group_advantages(batch.rewards, batch.mask, self.advantages, self.world.sum, expected)
-
-@patch
-def _total(self: Learner, mask: Tensor, loss: LossConfig) -> float | None:
-    return self._whole((mask if loss.loss_type == "dapo" else mask.any(2)).sum())
 
 @patch
 def _whole(self: Learner, count: Tensor) -> float | None:

@@ -294,14 +294,9 @@ class PolicyOutput:
 
     def diversity(self, mask: Tensor) -> Tensor: # [B,G,T] bool, True = counts; scalar, nats
         "Mean KL of each sample's distribution from the mean one of its group at the same step."
-        found = torch.zeros(mask.shape[0], mask.shape[2], device=mask.device)
-        lp, on = self.all_log_probs.detach(), mask.any(1)
-        for t in range(mask.shape[2]):
-            counts = mask[:, :, t, None]
-            mean = (lp[self.index[:, :, t]].exp() * counts).sum(1) / counts.sum(1).clamp_min(1)
-            each = masked_mean(self.entropy[:, :, t], mask[:, :, t], 1)
-            found[:, t] = entropy(mean.log()).detach() - each.detach()
-        return masked_mean(found, on)
+        p = self.all_log_probs.detach().exp()[self.index]    # [B,G,T,A]
+        mean = masked_mean(p, mask[..., None].expand_as(p), 1)
+        return masked_mean(entropy(mean.log()) - masked_mean(self.entropy.detach(), mask, 1), mask.any(1))
 
     def _at(self, x: Tensor) -> Tensor: return x if self.index is None else x[self.index]
 

@@ -22,7 +22,7 @@ from .core import UserError
 from .engine import EnginePool, Scores, no_scores, put_scores
 from .loss import PolicyOutput
 from .model import PolicyNetwork, autocast, checked, masked_log_probs, sample_actions
-from .rewards import changes, expected
+from .rewards import expected
 
 # %% ../nbs/core/20_rollout.ipynb #5150170e
 @dataclass(frozen=True, eq=False)
@@ -66,14 +66,6 @@ class Rollout:
         if self.states.device == device: return self
         names = "states", "index", "actions", "log_probs", "rewards", "mask", "expert_mask", "all_log_probs"
         return replace(self, **{k: x.to(device) for k in names if (x := getattr(self, k)) is not None})
-
-    def gains(self,
-        reward: Callable[[Scores], Tensor], # such as `expected`
-        start: Tensor, # [B] the same of the starting positions, the view of who moves first
-    ) -> Tensor: # [B,G,T], the mover's view, 0 where the mask is False
-        "By how much each move changes the value of the position."
-        value = torch.where(self.mask, reward(self.scores).to(self.mask.device), 0)
-        return changes(value, self.mask, start.to(self.mask.device))
 
 # %% ../nbs/core/20_rollout.ipynb #a860ccf1
 def _on_cpu(boards: Boards, *columns: Tensor) -> Callable[[], tuple]: # [N] int64 or bool; waits
@@ -133,9 +125,7 @@ def sample(
     temperature: float = 1.0, # of the sampling
     search_depth: int = 4, # plies of the engine's search
     reward: Callable[[Scores], Tensor] = expected, # from Scores [B,G,T] in the mover's view
-    # probability that the engine chooses a rival's move, in a game with an expert
-    expert_prob: float = 0.0,
-    expert_game_prob: float = 1.0, # probability that a game has an expert
+    expert_prob: float = 0.0, # probability that the engine chooses a rival's move
     expert_depth: int = 4, # plies the expert searches
     root_noise: float = 0.0, # ε, weight of Dirichlet noise at the first ply
     root_alpha: float = 0.3, # α of that noise
@@ -152,7 +142,7 @@ def sample(
     n, device = len(boards) * num_generations, boards.turn.device
     group = torch.arange(n, device=device) // num_generations
     alive, over = torch.ones(n, dtype=torch.bool, device=device), torch.zeros_like(boards.turn)
-    expert = _Expert(engine, generator, expert_prob, expert_game_prob, expert_depth, n, device)
+    expert = _Expert(engine, generator, expert_prob, expert_depth, device)
     now, plies, nobody = boards, [], ~alive
     with ThreadPoolExecutor(1) as scribe:
         for t in range(rollout_plies):    # shapes stay: games that are over stand still, and do not count
@@ -216,18 +206,15 @@ def _joined(plies: list[_Ply], shape: tuple[int, int], reward, temperature: floa
 
 # %% ../nbs/core/20_rollout.ipynb #c50bf350
 class _Expert:
-    "The engine in the rival's place, in some games at some plies."
-    def __init__(self, engine, generator, ply: float, game: float, depth: int, games: int, where):
-        self.engine, self.generator, self.ply, self.depth = engine, generator, ply, depth
+    "The engine in the rival's place, at some plies."
+    def __init__(self, engine, generator, prob: float, depth: int, where):
+        self.engine, self.generator, self.prob, self.depth = engine, generator, prob, depth
         self.waited, self.where = 0.0, where
-        if ply: self.has_expert = self._draw(games) < game
-
-    def _draw(self, n: int) -> Tensor:
-        return torch.rand(n, generator=self.generator, device=self.generator.device).to(self.where)
 
     def correct(self, actions: Tensor, now: Boards, alive: Tensor) -> Tensor: # [n] bool, True = changed
         "Replace sampled moves by the engine's."
-        by_engine = self.has_expert & (self._draw(len(alive)) < self.ply) & alive
+        luck = torch.rand(len(alive), generator=self.generator, device=self.generator.device).to(self.where)
+        by_engine = (luck < self.prob) & alive
         start = time.perf_counter()
         moves = self.engine.best_moves(now[by_engine].fens(), f"go depth {self.depth}")
         self.waited += time.perf_counter() - start

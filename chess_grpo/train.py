@@ -158,8 +158,7 @@ _OF_UPDATE = {    # logged as -> key of the first update's metrics, meaning; abs
     "exact/kl": ("kl_exact", "the same KL, summed over all moves; only with kl_estimator exact and beta_old"),
     "entropy": ("minus_log_prob", "mean of -log π_new over the sampled actions, which is the entropy at equal weights"),
     "exact/entropy": ("exact_entropy", "exact entropy over the legal moves, nats"),
-    "exact/policy_diversity": ("policy_diversity", "mean KL of a game's distribution from its "
-                                                   "group's mean one, at steps that are evaluated"),
+    "exact/policy_diversity": ("policy_diversity", "mean KL of a game's distribution from its group's; at evaluations"),
     "kl_ref": ("kl_ref", "KL of the learner to the starting policy; only with beta or target_kl"),
     "grad_norm": ("grad_norm", "norm of the gradient before clipping"),
     "value_loss": ("value_loss", "squared error of the value head, if there is one"),
@@ -185,8 +184,7 @@ METRICS |= {name: Metric(meaning) for name, meaning in {
     "time/positions": "seconds to find starting positions", "time/policy": "seconds of sampling less waiting",
     "time/engine": "seconds of waiting for the engine", "time/learn": "seconds of forward, backward and update",
     "eval/expected_loss": "expected-score loss of the greedy move on the development positions",
-    "eval/cp_loss": "their centipawn loss", "eval/agreement": "share of them in which no move is better",
-    "eval/entropy": "mean entropy on them",
+    "eval/agreement": "share of them in which no move is better", "eval/entropy": "mean entropy on them",
 }.items()}
 
 # %% ../nbs/grpo_training.ipynb #9dc402fd
@@ -205,6 +203,12 @@ class Guard:
     name = "guard"
     memory: dict[str, float]
 
+    allowed = GUARD_ACTIONS
+
+    def __post_init__(self):
+        if self.action not in self.allowed:
+            raise UserError(f"There is no action {self.action!r}; choose one of {', '.join(self.allowed)}.")
+
     def look(self, row: dict[str, float]) -> Action | None: raise NotImplementedError
     def logged(self) -> dict[str, float]: return {}    # what of its memory is a metric
 
@@ -219,9 +223,6 @@ class Guard:
         self.memory["fired"] = self.memory.get("fired", 0) + 1
         return True
 
-def _check_action(action: str, allowed=GUARD_ACTIONS):
-    if action not in allowed: raise UserError(f"There is no action {action!r}; choose one of {', '.join(allowed)}.")
-
 # %% ../nbs/grpo_training.ipynb #9df90ef6
 @dataclass
 class EntropyFloor(Guard):
@@ -234,8 +235,6 @@ class EntropyFloor(Guard):
     metric: str = "exact/entropy"
     name: str = "entropy floor"
     memory: dict = field(default_factory=dict)
-
-    def __post_init__(self): _check_action(self.action)
 
     def logged(self):
         names = {"consecutive_low_steps": "low", "below_floor": "below", "current_entropy_coef": "coef"}
@@ -263,8 +262,6 @@ class GroupCollapse(Guard):
     name: str = "group collapse"
     memory: dict = field(default_factory=dict)
 
-    def __post_init__(self): _check_action(self.action)
-
     def look(self, row):
         alike = row["train/agreement"] > self.limit or row["train/reward_std_within"] < self.least
         if not self._lasting(alike, self.patience): return None
@@ -282,7 +279,7 @@ class ClipFraction(Guard):
     name: str = "clip fraction"
     memory: dict = field(default_factory=dict)
 
-    def __post_init__(self): _check_action(self.action, ("warn", "stop"))
+    allowed = "warn", "stop"
 
     def look(self, row):
         if row.get("steps_since_sync", 0): return None
@@ -804,6 +801,7 @@ def train(
 
 class _Run:
     "A trainer with a folder, a log and progress."
+    again = "chess-grpo train"    # the command
     def __init__(self, config: TrainConfig, kind: type[Trainer], engine: EnginePool, world: World,
                  stop: StopSignal, progress: bool, watch: bool):
         self.config, self.kind, self.engine, self.world = config, kind, engine, world
@@ -848,18 +846,7 @@ def finish(self: _Run, trainer: Trainer) -> RunResult:
     "Steps, then policy with its card, report and match."
     from chess_grpo.ui.page import media_of, write_report    # a subpackage: only runs need it
     with closing(Log(self.folder, self.config, trainer.global_step, not self.world.rank, self.print)) as log:
-        again = f"chess-grpo train --resume {self.folder}"
-        try:
-            self.steps(trainer, log)
-            self.stop.in_time()
-        except NotFinite as e:
-            raise UserError(f"The run diverged at step {trainer.global_step}: {e} Start again with "
-                            f"a lower learning_rate; {self.folder} keeps the checkpoint of step "
-                            f"{trainer.last_saved_step}.") from None
-        except (EngineError, KeyboardInterrupt):
-            self.print(f"interrupted; {self.folder} keeps the checkpoint of step {trainer.last_saved_step}: {again}")
-            raise
-        trainer.save(self.folder)
+        self.to_the_end(trainer, log)
         result = judged(trainer, self.folder)
         if self.world.rank: return result
         write_report(result, log.rows, self.config, self.engine.name)
@@ -868,6 +855,21 @@ def finish(self: _Run, trainer: Trainer) -> RunResult:
             write_report(result, log.rows, self.config, self.engine.name)
         log.media(**media_of(result))
     return result
+
+@patch
+def to_the_end(self: _Run, trainer: Trainer, log: Log):
+    "All steps and a checkpoint; a run that ends early says what it keeps."
+    kept = f"{self.folder} keeps the checkpoint of step"
+    try:
+        self.steps(trainer, log)
+        self.stop.in_time()
+        trainer.save(self.folder)
+    except NotFinite as e:
+        raise UserError(f"The run diverged at step {trainer.global_step}: {e} Start again with a lower "
+                        f"learning_rate; {kept} {trainer.last_saved_step}.") from None
+    except (EngineError, KeyboardInterrupt):
+        self.print(f"interrupted; {kept} {trainer.last_saved_step}: {self.again} --resume {self.folder}")
+        raise
 
 @patch
 def steps(self: _Run, trainer: Trainer, log: Log):

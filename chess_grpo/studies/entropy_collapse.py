@@ -19,7 +19,7 @@ from ..core import generator
 from ..engine import EnginePool
 from ..labels import kept_out
 from ..model import Policy
-from ..rewards import tanh
+from ..rewards import changes, tanh
 from ..preflight.trainer import scored_again
 from ..rollout import Rollout, sample
 from ..positions import Balanced, random_starts
@@ -61,7 +61,7 @@ def own_rewards(
 ) -> tuple[Tensor, Tensor]: # [B,G,T]; [B,G,T] bool, True = a move of the side that moved first
     "The change of tanh(centipawns/200) by each move, and which moves count."
     r, starts = rollout, rollout.states[:len(rollout.mask)]
-    return r.gains(tanh, tanh(engine.scores(starts.fens(), 4))), r.mask & r.learner_mask
+    return changes(tanh(r.scores), r.mask, tanh(engine.scores(starts.fens(), 4))), r.mask & r.learner_mask
 
 # %% ../../nbs/research/study_002.ipynb #6fc73c7c
 def advantage_sizes(

@@ -37,7 +37,7 @@ from ..learner import Learner
 from ..loss import masked_mean
 from ..model import Policy
 from ..pretrain import PretrainConfig, pretrain
-from ..rewards import expected
+from ..rewards import changes, expected
 from ..rollout import sample
 from ..stats import Figure, over_seeds
 from ..train import Trainer, resumed_trainer
@@ -151,7 +151,7 @@ def own_reward(
         policy.eval(), boards, engine, generator(seed), num_generations=4, rollout_plies=plies,
         search_depth=search_depth
     )
-    return masked_mean(r.gains(expected, before), r.mask & r.learner_mask).item()
+    return masked_mean(changes(expected(r.scores), r.mask, before), r.mask & r.learner_mask).item()
 
 def look_at(
     policy: Policy,

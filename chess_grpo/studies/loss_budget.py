@@ -25,7 +25,7 @@ from chess_grpo.loss import (
 from ..model import Policy
 from ..positions import random_starts
 from ..report import Picture
-from ..rewards import linear
+from ..rewards import changes, linear
 from ..rollout import Rollout, ScoringConfig, compute_log_probs, sample
 from ..stats import Figure, over_seeds
 from ..train import AdaptiveKL, Trainer
@@ -43,7 +43,7 @@ def move_rewards(
     engine: EnginePool,
 ) -> Tensor: # [B,G,T], the view of who moves
     "By how much each move changes what the position is worth, at depth 4."
-    return rollout.gains(linear, linear(engine.scores(fens, 4)))
+    return changes(linear(rollout.scores), rollout.mask, linear(engine.scores(fens, 4)))
 
 def noted_batch(
     policy: Policy, # plays both sides; its mode is set

@@ -24,7 +24,7 @@ from ..core import generator
 from ..engine import EnginePool, Scores
 from ..labels import kept_out, Labelled, score_moves, unpack_scores
 from ..model import Policy, PolicyConfig, new_policy
-from ..rewards import asymmetric, linear, tanh
+from ..rewards import asymmetric, changes, linear, tanh
 from ..rollout import Rollout, sample
 from ..positions import Balanced, random_starts
 from ..stats import Figure, over_seeds
@@ -63,7 +63,7 @@ def step_rewards(
 ) -> tuple[Tensor, Tensor]: # [B,G,T], the mover's view; [B,G,T] bool, True = the ply was played
     "Each move's reward, as in the note: by how much it changes the worth of the position."
     r = game.rollout
-    return r.gains(reward, reward(game.before)), r.mask
+    return changes(reward(r.scores), r.mask, reward(game.before)), r.mask
 
 def own_plies(
     game: Played,

@@ -23,7 +23,7 @@ from ..labels import kept_out, score_moves, unpack_scores
 from ..learner import flat_gradient, set_lr
 from ..evaluate import Quality
 from ..model import Policy, masked_log_probs
-from ..rewards import expected, linear
+from ..rewards import changes, expected, linear
 from ..rollout import ScoringConfig, Rollout, compute_log_probs, sample
 from ..positions import random_starts
 from ..train import Trainer
@@ -110,7 +110,7 @@ def own_advantages(
     "Advantages of the side that moved first, as in the note."
     r, starts = rollout, rollout.states[:len(rollout.mask)]
     counts = r.mask & r.learner_mask
-    earned = r.gains(linear, linear(engine.scores(starts.fens(), 4)))
+    earned = changes(linear(r.scores), r.mask, linear(engine.scores(starts.fens(), 4)))
     return group_advantages(earned, counts, AdvantageConfig(scale_rewards="none")), counts
 
 def dead_plies(
@@ -234,7 +234,7 @@ def views(
         policy, starts, engine, generator(seed), num_generations=num_generations,
         rollout_plies=rollout_plies, temperature=temperature
     )
-    x = r.gains(linear, linear(engine.scores(starts.fens(), 4)))
+    x = changes(linear(r.scores), r.mask, linear(engine.scores(starts.fens(), 4)))
     games = torch.where(r.learner_mask, x, -x).sum(2)    # from the starting side's view
     own = masked_mean(x, r.mask & r.learner_mask).item()
     return Views(games.mean().item(), own, games.std(1).mean().item(), games.std().item())

@@ -7,7 +7,6 @@ __all__ = ['encoded', 'supervised_loss', 'fit_text', 'answers', 'sample_sets', '
 
 # %% ../../nbs/text/04_fit.ipynb #505551f2
 import hashlib
-import json
 import math
 from collections import Counter
 from itertools import islice
@@ -18,15 +17,15 @@ import chess
 import torch
 from torch import Tensor
 
-from ..learner import load_training, training_state, clipped_step, make_optimizers, set_lr
-from ..core import UserError, fast_bf16, generator, read_tensors, write_tensors, write_whole
+from ..learner import clipped_step, make_optimizers, set_lr
+from ..core import UserError, fast_bf16, generator
 from ..engine import EnginePool
-from ..log import StopSignal, progress_bar
+from ..log import progress_bar
 from ..model import autocast
 from chess_grpo.text.model import (
-    Sampling, chess_tokenizer, generate, read_text_card, save_text_model, small_model, tied_weights
+    Sampling, chess_tokenizer, generate, read_text_card, save_text_model, small_model
 )
-from .samples import make_samples, parquet_writer, samples_card, write_samples
+from .samples import make_samples, parquet_writer, write_samples
 from .tasks import HUB, Sample, load_texts, parse_policy, parse_transition, read_samples
 
 # after text.model, which names the package to install
@@ -102,57 +101,17 @@ def _batch_losses(
     batch: int,
     seed: int, # of the order
     bf16: bool, # autocast to bfloat16
-    skip: int = 0, # batches of before
 ) -> Iterator[Tensor]: # scalars with a gradient
     "The loss of each batch, without end."
     lengths = (counts * torch.arange(1, counts.shape[1] + 1)).amax(1)
     order, dtype = generator(seed), torch.bfloat16 if bf16 else torch.float32
     while True:
         for rows in _batches(lengths, batch, order):
-            if skip:
-                skip -= 1
-                continue
             keep = int(lengths[rows].max())
             with autocast(model.device.type, dtype):    # not of the tokens, which wait on the CPU
                 some = (x[rows, :keep].to(model.device) for x in (tokens, counts))
                 loss = supervised_loss(model, *some)
             yield loss
-
-# %% ../../nbs/text/04_fit.ipynb #b00e4b52
-def _fingerprint(*tensors: Tensor) -> str:
-    found = hashlib.sha256()
-    for x in tensors: found.update(x.detach().cpu().contiguous().view(torch.uint8).numpy())
-    return found.hexdigest()[:16]
-
-class _Fit:
-    "The state of a training, resumed if its file exists."
-    def __init__(self, model: PreTrainedModel, lr: float, settings: dict, keep: str | Path | None):
-        self.model, self.lr, self.settings, self.optimizers = model, lr, settings, _optimizers(model, lr)
-        self.path, self.losses = keep and Path(keep), []
-        if self.path and self.path.exists(): self.load()
-
-    def save(self):
-        "Write what the next step depends on."
-        if not self.path: return
-        tensors = training_state(self.model, self.optimizers, tied_weights(self.model))
-        tensors |= {"losses": torch.tensor(self.losses, dtype=torch.float64), "dice": torch.get_rng_state()}
-        write_tensors(self.path, "state of text training", tensors, {"settings": json.dumps(self.settings)})
-
-    def load(self):
-        "Read it; `UserError` if it is of another training."
-        header, tensors = read_tensors(self.path, "state of text training", "delete it and begin again")
-        if header.get("settings") != json.dumps(self.settings):
-            raise UserError(f"{self.path} is of a training with other samples, settings or start: delete it to begin "
-                            "again, or resume with the same.")
-        load_training(self.model, self.optimizers, tensors, tied_weights(self.model), str(self.path))
-        self.losses = tensors["losses"].tolist()
-        torch.set_rng_state(tensors["dice"])
-
-    def step(self, loss: Tensor, warmup: int): # loss: scalar
-        "Rates, gradient, clip, update."
-        set_lr(self.optimizers, _rate(self.lr, len(self.losses), warmup, len(self.losses) / self.settings["steps"]))
-        clipped_step(loss, self.optimizers, self.model.parameters())
-        self.losses.append(loss.item())
 
 # %% ../../nbs/text/04_fit.ipynb #c817d585
 def fit_text(
@@ -166,10 +125,6 @@ def fit_text(
     bf16: bool = False, # autocast to bfloat16
     seed: int = 0, # of the order
     progress: bool = False, # show a bar
-    # a .safetensors file, written every `keep_every` steps and at the end; the training resumes from it to the bit
-    keep: str | Path | None = None,
-    keep_every: int = 200, # steps
-    stop: Callable[[], bool] = lambda: False, # called after each step; True = stop now
 ) -> list[float]:    # the loss of each step
     "Supervised learning; epochs in a new order each, batches of texts of like length."
     if not samples or steps < 1:
@@ -178,23 +133,21 @@ def fit_text(
     most_read = getattr(model.config, "max_position_embeddings", None) or tokens.shape[1]
     if tokens.shape[1] > most_read:
         raise UserError(f"A sample has {tokens.shape[1]} tokens, more than the model reads, {most_read}.")
-    settings = {"steps": steps, "batch": batch, "seed": seed, "bf16": bf16,
-                "samples": _fingerprint(tokens, counts), "start weights": _fingerprint(*model.state_dict().values()),
-                "rates": [learning_rate, warmup]}
-    fit = _Fit(model, learning_rate, settings, keep)
-    batch_losses = _batch_losses(model, tokens, counts, batch, seed, bf16, len(fit.losses))
+    optimizers, losses = _optimizers(model, learning_rate), []
+    batch_losses = _batch_losses(model, tokens, counts, batch, seed, bf16)
     model.train()
-    with progress_bar(total=steps, initial=len(fit.losses), desc="fit", unit="step", disable=not progress) as bar:
-        while len(fit.losses) < steps and not stop():
-            try: fit.step(next(batch_losses), warmup)
+    with progress_bar(total=steps, desc="fit", unit="step", disable=not progress) as bar:
+        for step in range(steps):
+            set_lr(optimizers, _rate(learning_rate, step, warmup, step / steps))
+            try: loss = next(batch_losses)
             except torch.OutOfMemoryError:
                 raise UserError(f"A batch of {batch} needs more memory than there is: lower batch.") from None
-            if len(fit.losses) % keep_every == 0: fit.save()
+            clipped_step(loss, optimizers, model.parameters())
+            losses.append(loss.item())
             bar.update()
-            bar.set_postfix(loss=f"{fit.losses[-1]:.3f}")
-    fit.save()
+            bar.set_postfix(loss=f"{losses[-1]:.3f}")
     model.eval()
-    return fit.losses
+    return losses
 
 # %% ../../nbs/text/04_fit.ipynb #b995a5c9
 def _policy_metrics(text: str, s: Sample) -> dict[str, float]:
@@ -271,30 +224,24 @@ def _make(folder: Path, n: int, test: int, seed: int, progress: bool):
     parquet_writer()    # its absence is noticed before an hour of work
     with EnginePool() as engine:
         found = make_samples(n // 2, n - n // 2, seed, engine, progress=progress)
-        card = samples_card(engine.name, train=n - test, test=test, policy=n // 2, environment=n - n // 2,
-                            depth=4, seed=seed)
     write_samples(folder/"train.parquet", found[:-test])
     write_samples(folder/"test.parquet", found[-test:])
-    write_whole(folder/"README.md", lambda p: p.write_text(card))
 
 def fit_start(
-    path: Path, # a .safetensors file, kept; beside it the state of a fit that was stopped
+    path: Path, # a .safetensors file, kept
     samples: Sequence[Sample], # to learn from
     steps: int,
     batch: int = 48,
     progress: bool = False, # show a bar
 ):
     "Fit the small model to samples, unless the file is there already."
-    card = {"samples": len(samples), "data": _fingerprint(*encoded(samples[:100], chess_tokenizer())), "steps": steps}
+    seen = "".join(s.prompt + s.completion for s in samples[:100]).encode()
+    card = {"samples": len(samples), "data": hashlib.sha256(seen).hexdigest()[:16], "steps": steps}
     if path.exists(): return _check_start(path, card)
-    model, state = small_model(), path.with_suffix(".state.safetensors")
-    with StopSignal() as stop:
-        losses = fit_text(model, chess_tokenizer(), samples, steps=steps, batch=batch, progress=progress, keep=state,
-                          bf16=fast_bf16("cpu"), stop=lambda: stop.asked)
-    if stop.asked: raise KeyboardInterrupt
+    model = small_model()
+    losses = fit_text(model, chess_tokenizer(), samples, steps, batch, progress=progress, bf16=fast_bf16("cpu"))
     loss = sum(losses[-50:]) / len(losses[-50:])
     save_text_model(model, path, how="cross-entropy on completions", loss=round(loss, 4), **card)
-    state.unlink(missing_ok=True)
 
 def _check_start(path: Path, wanted: dict):
     "Refuse a kept model that was fitted to something else."

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from .. import __version__
 from ..board import MOVES, Boards
 from ..core import UserError, data_path, generator, write_whole
 from ..engine import EnginePool, Line, go_command
@@ -156,30 +155,3 @@ def parquet_writer():
     except ImportError: raise UserError("Writing samples needs datasets: pip install datasets.") from None
     datasets.disable_progress_bars()
     return datasets
-
-_CARD = """---
-license: apache-2.0
-task_categories: [text-generation]
-tags: [chess]
-configs:
-- config_name: default
-  data_files:
-  - split: train
-    path: train.parquet
-  - split: test
-    path: test.parquet
----
-# Two tasks of chess in words
-
-{train:,} samples to learn from and {test:,} for testing, in the form of jrahn/rookworld_7m, one column, `text`.
-{policy:,} begin with `P:`: up to five good moves of a position, their value in pawns for the mover, and the best, by
-{engine} at depth {depth}, the hash cleared before each position. {environment:,} say what a move leads to:
-position, reward, whether the game is over. Made by chess_grpo {version}, seed {seed}.
-"""
-
-def samples_card(
-    engine: str, # name and version
-    **counts: int, # train, test, policy, environment, depth, seed
-) -> str: # a README.md beside train.parquet and test.parquet, as the hub and `datasets` read it
-    "The page of a data set."
-    return _CARD.format(engine=engine, version=__version__, **counts)

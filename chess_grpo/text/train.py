@@ -12,7 +12,7 @@ import json
 import random
 import shutil
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Callable, Sequence
@@ -24,10 +24,10 @@ from ..config import RESUMABLE, TrainConfig, check_device, lr_multiplier, planne
 from chess_grpo.core import (
     NotFinite, UserError, World, data_path, fetched, parse_json, patch, read_tensors, write_tensors
 )
-from ..engine import EngineError, EnginePool
-from ..learner import Batch, Learner, load_training, part_of, seeded, training_state
+from ..engine import EnginePool
+from ..learner import Batch, Learner, load_training, part_of, training_state
 from ..log import Log, StopSignal, progress_bar
-from ..loss import ADVANTAGES, LossConfig, PolicyOutput, masked_mean
+from ..loss import ADVANTAGES, LossConfig, PolicyOutput
 from ..report import aligned
 from ..rollout import ScoringConfig
 from ..schema import Config, key, same
@@ -203,7 +203,8 @@ def batch(self: TextTrainer, c: Completions, rewards: Tensor, task: str) -> Batc
 
 _NAMES = {    # logged as -> as the learner calls it
     "ppo_loss": "surrogate", "train_total_loss": "loss", "mean_ratio": "mean_ratio", "kl_ref": "kl_ref",
-    "mean_clip_fraction": "clip_fraction", "exact/entropy": "exact_entropy", "exact/kl_k3": "kl_sampled",
+    "mean_clip_fraction": "clip_fraction", "exact/entropy": "exact_entropy", "exact/kl_k3": "kl_k3",
+    "mean_kl_divergence": "kl_k1", "entropy": "minus_log_prob",
     "train/advantage_mean": "advantage_mean", "train/advantage_std": "advantage_std", "grad_norm": "grad_norm",
     "entropy_coef": "entropy_coef", "beta": "beta"}
 
@@ -215,13 +216,9 @@ def update(self: TextTrainer,
 ) -> dict:    # the metrics of the first update, by the names of a chess run
     "Advantages, loss, gradient."
     batch, seed = self.batch(c, rewards, task), self.config.seed + 1_000_003 * self.global_step    # of dropout
-    with seeded(seed, str(self.model.device)): output = _compute_log_probs(self.model, batch.samples, batch.scoring)
-    new = output.log_probs.detach()
-    old = new if batch.old_log_probs is None else batch.old_log_probs
-    sampled = {"mean_kl_divergence": masked_mean(old - new, batch.mask), "entropy": masked_mean(-new, batch.mask)}
-    batch = replace(batch, output=output)
     row = self.learner.learn(batch, self.loss, self.lr, self.config.num_iterations, seed)[0]
-    return fetched(sampled) | {name: row[k] for name, k in _NAMES.items()}
+    terms = {k: x for k, x in row.items() if k.startswith("loss/")}
+    return terms | {name: row[k] for name, k in _NAMES.items()}
 
 # %% ../../nbs/text/05_train.ipynb #9c35d7f1
 def _reward_metrics(rewards: Tensor, task: str) -> dict[str, float]: # rewards [B,G]; task P or A
@@ -364,6 +361,7 @@ def keep_model(self: TextTrainer, folder: Path, name: str, **card) -> Path: # ca
 
 class _TextRun(_Run):
     "A text trainer with a folder, a log and a bar."
+    again = "chess-grpo text"
     def begun(self, root: Path) -> TextTrainer:
         trainer = super().begun(root)
         trainer.keep_model(self.folder, "start", how="the start of a run")
@@ -414,17 +412,7 @@ def steps(self: _TextRun, trainer: TextTrainer, log: Log):
 def finish(self: _TextRun, trainer: TextTrainer) -> TextResult:
     "Steps, a checkpoint, the model, and what has changed."
     with closing(Log(self.folder, self.config, trainer.global_step, say=self.print)) as log:
-        try:
-            self.steps(trainer, log)
-            self.stop.in_time()
-            trainer.save(self.folder)
-        except NotFinite as e:
-            raise UserError(f"The run diverged at step {trainer.global_step}: {e} Start again with a lower "
-                            f"learning_rate; {self.folder} keeps the checkpoint of step {trainer.last_saved_step}."
-                            ) from None
-        except (EngineError, KeyboardInterrupt):
-            self.print(f"interrupted; {self.folder} keeps the checkpoint of step {trainer.last_saved_step}")
-            raise
+        self.to_the_end(trainer, log)
     card = {"how": "GRPO", "steps": trainer.global_step, "command": f"chess-grpo text {self.config.options()}"}
     kept = trainer.keep_model(self.folder, "text_model", **card)
     result = self.result(trainer)
