@@ -38,7 +38,8 @@ from chess_grpo.engine import EngineError, EnginePool    # noqa: E402
 from chess_grpo.loss import LossConfig, group_advantages, grpo_loss    # noqa: E402
 from chess_grpo.model import new_policy    # noqa: E402
 from chess_grpo.positions import random_starts    # noqa: E402
-from chess_grpo.report import element, page_html    # noqa: E402
+from chess_grpo.report import element    # noqa: E402
+from chess_grpo.ui.page import page_html    # noqa: E402
 from chess_grpo.rollout import ScoringConfig, compute_log_probs, sample    # noqa: E402
 from chess_grpo.train import Trainer, train    # noqa: E402
 

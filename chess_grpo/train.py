@@ -203,7 +203,7 @@ class Guard:
     name = "guard"
     memory: dict[str, float]
 
-    allowed = GUARD_ACTIONS
+    action, allowed = "warn", GUARD_ACTIONS
 
     def __post_init__(self):
         if self.action not in self.allowed:
