@@ -8,6 +8,7 @@ __all__ = ['Figure', 'exact', 'over_seeds', 'wilson', 'share', 'bootstrap', 'pai
 # %% ../nbs/core/02_stats.ipynb #e5152e3e
 import math
 from dataclasses import dataclass
+from functools import cache
 from typing import Sequence
 
 import torch
@@ -65,23 +66,22 @@ def exact(value: float) -> Figure:
     return Figure(float(value), float(value), float(value))
 
 # %% ../nbs/core/02_stats.ipynb #72d602af
-_T_975 = (    # for 1, 2, ... degrees of freedom
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
-    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042)
-
-def t_975(df: int) -> float: # degrees of freedom, 1 or more
-    "Quantile 0.975 of Student's t, which multiplies a standard error."
-    return _T_975[df - 1] if df <= len(_T_975) else 1.96 + 2.5 / df
+@cache
+def t_quantile(df: int, tests: int = 1) -> float: # degrees of freedom; rules that are judged together
+    "What multiplies a standard error: Student's two-sided 95%, over several tests by Bonferroni's correction."
+    u = torch.linspace(0, math.pi / 2, 1_000_001, dtype=torch.float64)    # t = sqrt(df) tan(u)
+    area = torch.cumulative_trapezoid(u.cos() ** (df - 1), u)
+    return math.sqrt(df) * u[torch.searchsorted(area, area[-1] * (1 - 0.05 / tests))].tan().item()
 
 # %% ../nbs/core/02_stats.ipynb #8fd5eaf2
-def over_seeds(values: Sequence[float]) -> Figure: # one a seed, two or more
+def over_seeds(values: Sequence[float], tests: int = 1) -> Figure: # one a seed; rules judged together
     "The mean with Student's interval."
     n = len(values)
     if n < 2:
         raise UserError("A mean over seeds needs two seeds or more: with one there is no interval.")
     mean = math.fsum(values) / n
     error = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (n - 1) / n)
-    half = t_975(n - 1) * error
+    half = t_quantile(n - 1, tests) * error
     return Figure(mean, mean - half, mean + half, n)
 
 # %% ../nbs/core/02_stats.ipynb #f32322d5
