@@ -19,6 +19,8 @@ _PLACES = {    # name -> the module that defines it
     "PreflightCallback": "preflight.trl",
 }
 
+def __dir__() -> list[str]: return [*globals(), *_PLACES]
+
 def __getattr__(name: str):
     if name in _PLACES: return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
     raise AttributeError(f"chess_grpo has no {name!r}; it gives {', '.join(_PLACES)}, and the rest is in its modules.")

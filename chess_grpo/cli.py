@@ -121,7 +121,7 @@ def main(argv: list[str] | None = None) -> int: # the exit status
 
 def _too_many(word: str, name: str) -> str:
     known = [f"--{k}" for k in keys(_config(name))] if COMMANDS[name].config else []
-    like = get_close_matches(word.partition("=")[0], known, 1)
+    like = ["--learning_rate"] if word == "--lr" else get_close_matches(word.partition("=")[0], known, 1)
     guess = f": did you mean {like[0]}?" if like else ";"
     return f"{word!r} is one word too many{guess} chess-grpo {name} --help lists what it takes."
 
@@ -206,12 +206,13 @@ def _print_quality(player: PolicyPlayer, rival: PolicyPlayer | None):
     print(f"{len(data.boards)} validation positions")
     for row in move_quality(player.policy, data).table(): print(f"{row[0]:32s}{row[1]}")
     curve = frontier(player.policy, data)
-    reached = [curve.at_entropy(h) for h in curve.reached(curve)]
+    reached = map(curve.at_entropy, curve.reached(curve))
     print("sampled at entropy              " + ", ".join(f"{d.entropy:.2f}: {d.losses.mean():.3f}" for d in reached))
     if rival:
         compared = compare_frontiers(curve, frontier(rival.policy, data))
-        for h, T, less in compared.table()[1]: print(f"{'less the rival, ' + h:32s}{less}  {T}".rstrip())
-        print(f"the curve against the rival's   {compared.verdict}")
+        for h, T, less in compared.table()[1]:
+            print(f"{'less the rival, ' + h:32s}{less}" + (f", at temperatures {T}" if T else ""))
+        print(f"the curve against the rival's   {compared.verdict}; the lower one is better")
 
 @command("uci", "play through the Universal Chess Interface: the command to give to a chess program",
          option("policy", help=_POLICY),

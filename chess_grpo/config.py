@@ -18,7 +18,7 @@ import torch
 
 from .core import UserError, data_path, fast_bf16, folder_name, parse_json
 from .loss import AdvantageConfig, LossConfig
-from .model import NETWORKS, PolicyConfig
+from .model import PolicyConfig
 from .positions import PositionConfig
 from .rewards import RewardConfig
 from .schema import Config, key, same
@@ -48,8 +48,7 @@ class TrainConfig(Config):
     heads: int = same(PolicyConfig, "heads")
     expansion: int = same(PolicyConfig, "expansion")
     dropout: float = same(PolicyConfig, "dropout")
-    architecture: str = key("squares", "which network it is; plain: squares, without who attacks what and without "
-                            "a bias for each pair of squares", choices=lambda: (*NETWORKS, "plain"))
+    architecture: str = same(PolicyConfig, "architecture")
     # where rollouts begin
     self_play_fraction: float = same(PositionConfig, "self_play_fraction")
     endgame_fraction: float = same(PositionConfig, "endgame_fraction")
@@ -129,10 +128,7 @@ class TrainConfig(Config):
         _check_target(self)
 
     @cached_property
-    def network(self) -> PolicyConfig:
-        plain = dict(architecture="squares", attacks=False, square_bias=False)
-        other = plain if self.architecture == "plain" else {}
-        return PolicyConfig.pick(self, value_head=self.baseline == "value", **other)
+    def network(self) -> PolicyConfig: return PolicyConfig.pick(self, value_head=self.baseline == "value")
     @cached_property
     def rewards(self) -> RewardConfig: return RewardConfig.pick(self)
     @cached_property

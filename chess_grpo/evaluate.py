@@ -271,8 +271,9 @@ def _rating_of(
     mean = (counts * _POINTS).sum().item() / n
     deviation = math.sqrt((counts * (_POINTS - mean) ** 2).sum().item() / n)    # of a pair's mean
     error = deviation / math.sqrt(n)
-    low, high = (mean - z * error, mean + z * error) if deviation else wilson(mean, n, z)
-    # all pairs alike: the error of n coins
+    coins = n / max(0.25, min(1.0, deviation**2 / (mean * (1 - mean)) if 0 < mean < 1 else 1.0))
+    # as for points where pairs are few; the normal law is that of fishtest
+    low, high = (mean - z * error, mean + z * error) if deviation and n >= 50 else wilson(mean, coins, z)
     los = 0.5 * (1 + math.erf((mean - 0.5) / (error or 0.5 / math.sqrt(n)) / math.sqrt(2)))
     elos = map(elo_of, (mean, low, high))
     return Rating(tuple(pairs), *elos, los, adjudicated, over)

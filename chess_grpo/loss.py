@@ -125,13 +125,17 @@ def group_advantages(
     return torch.where(mask, advantage, 0)
 
 def _check_rewards(rewards: Tensor, mask: Tensor, c: AdvantageConfig, values: Tensor | None):
-    if rewards.shape != mask.shape:
-        raise UserError(f"rewards are {list(rewards.shape)} and their mask is {list(mask.shape)}; "
-                        "both must be [B,G,T].")
+    _check_shapes({"reward": rewards, "value": values}, mask)
     _check_finite({"reward": rewards}, mask, "one such reward makes its whole group meaningless", UserError)
     if c.baseline == "value" and (values is None or c.credit == "trajectory"):
         why = "there are no values" if values is None else "of a trajectory no value is known, only of its steps"
         raise UserError(f"baseline is value, and {why}: take another baseline.")
+
+def _check_shapes(given: dict[str, Tensor | None], mask: Tensor):
+    if mask.dtype != torch.bool: raise UserError(f"The mask is {mask.dtype}; it must be bool, True = counts.")
+    for name, shape in {name: x.shape for name, x in given.items() if x is not None}.items():
+        if shape != mask.shape or mask.dim() != 3:
+            raise UserError(f"The {name} has shape {[*shape]}, the mask {[*mask.shape]}; both must be [B,G,T].")
 
 def _check_finite(given: dict[str, Tensor | None], mask: Tensor, why: str, error: type[UserError] = NotFinite):
     "The error names the first step that counts and is not a finite number; the device is waited for once."
@@ -320,6 +324,7 @@ def grpo_loss(
     given = {"log-probability": log_probs, "old log-probability": old_log_probs,
              "advantage": advantages, "reference log-probability": ref_log_probs}
     why = ("an action that was sampled has a finite one, so the weights have diverged, or it belongs to another action")
+    _check_shapes(given, mask)
     if finite: _check_finite(given, mask, why)
     new, old = at.pick(log_probs), at.pick(old_log_probs)
     log_ratio = new - old

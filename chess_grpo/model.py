@@ -72,10 +72,9 @@ class PolicyConfig(Config):
     heads: int = key(4, "of its attention", least=1, most=1024)
     expansion: int = key(2, "of its feed-forward part", least=1, most=64)
     dropout: float = key(0.0, "of the network while it learns; leave it 0 for GRPO", least=0, below=1)
-    attacks: bool = key(True, "tokens hold who attacks each square")
-    square_bias: bool = key(True, "attention has a learned bias for each pair of squares")
     value_head: bool = key(False, "the network has a value head")
-    architecture: str = key("squares", "which network it is", choices=lambda: tuple(NETWORKS))
+    architecture: str = key("squares", "which network it is; plain: squares, without who attacks what and without "
+                            "a bias for each pair of squares", choices=lambda: tuple(NETWORKS))
 
     def __post_init__(self):
         super().__post_init__()
@@ -172,7 +171,7 @@ class Block(nn.Module):
         self.norm1, self.norm2 = nn.LayerNorm(w), nn.LayerNorm(w)
         self.qkv, self.out = nn.Linear(w, 3 * w), nn.Linear(w, w)
         self.up, self.down = nn.Linear(w, wide), nn.Linear(wide, w)
-        self.bias = nn.Parameter(torch.zeros(c.heads, 64, 64)) if c.square_bias else None
+        self.bias = nn.Parameter(torch.zeros(c.heads, 64, 64)) if c.architecture != "plain" else None
 
     def forward(self, x: Tensor) -> Tensor: # [N,64,width] both
         p = self.dropout if self.training else 0.0
@@ -209,6 +208,7 @@ def _head_index(device: str): # [2,1968] from*64+to; [2,1968] to*5+piece, piece 
     return torch.stack([pair(56), pair(0)]), extra
 
 # %% ../nbs/core/13_model.ipynb #23b83c9c
+@network("plain")
 @network("squares")
 class Policy(PolicyNetwork):
     "A transformer over squares, with a head that scores from-to pairs."
@@ -232,7 +232,7 @@ class Policy(PolicyNetwork):
 
     def trunk(self, boards: Boards) -> Tensor: # [N,64,width]
         "On a CPU 128 boards at a time, which is what stays in its caches."
-        tokens = boards.tokens(self.config.attacks)
+        tokens = boards.tokens(attacks=self.config.architecture != "plain")
         parts = [self.features(t) for t in tokens.split(128 if tokens.device.type == "cpu" else max(1, len(tokens)))]
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 

@@ -125,8 +125,6 @@ class PretrainConfig(Config):
     heads: int = same(PolicyConfig, "heads")
     expansion: int = same(PolicyConfig, "expansion")
     dropout: float = same(PolicyConfig, "dropout")
-    attacks: bool = same(PolicyConfig, "attacks")
-    square_bias: bool = same(PolicyConfig, "square_bias")
     value_head: bool = same(PolicyConfig, "value_head")
     architecture: str = same(PolicyConfig, "architecture")
     optimizer: str = key("muon", "of the weight matrices; all other weights have AdamW", choices=("muon", "adamw"))
@@ -210,6 +208,8 @@ class _Pretraining:
     "A run under way."
     def __init__(self, c: PretrainConfig, root: Path, resume: Path | None, data: Examples, teach, progress: bool):
         self.config, self.data, self.teach, self.progress = c, data, teach, progress
+        if c.batch_size > len(data.learn):
+            raise UserError(f"batch_size is {c.batch_size}; {len(data.learn)} positions to learn from are fewer than the batch.")
         self.mark = data.mark + (" with a teacher" if teach else "")
         began = start_from(c.start, c.network) if c.start and not resume else new_policy(c.network, c.seed)
         self.policy = began.to(c.device)
