@@ -11,13 +11,11 @@ from importlib import import_module
 
 _PLACES = {    # name -> the module that defines it
     "Boards": "board", "EnginePool": "engine", "PolicyConfig": "model", "new_policy": "model", "load_policy": "model",
-    "sample": "rollout", "LossConfig": "loss", "grpo_loss": "loss", "AdvantageConfig": "loss",
-    "group_advantages": "loss",
-    "TrainConfig": "config", "Trainer": "train", "move_quality": "evaluate", "play_match": "evaluate",
-    "generator": "core", "UserError": "core", "Scores": "engine", "Rollout": "rollout", "reward": "rewards",
+    "sample": "rollout", "LossConfig": "loss", "grpo_loss": "loss", "AdvantageConfig": "loss", "Scores": "engine",
+    "group_advantages": "loss", "TrainConfig": "config", "Trainer": "train", "move_quality": "evaluate",
+    "play_match": "evaluate", "generator": "core", "UserError": "core", "Rollout": "rollout", "reward": "rewards",
     "PolicyNetwork": "model", "save_policy": "model", "play": "ui.sparring", "explore": "ui.sparring",
-    "PreflightCallback": "preflight.trl",
-}
+    "PreflightCallback": "preflight.trl"}
 
 def __dir__() -> list[str]: return [*globals(), *_PLACES]
 

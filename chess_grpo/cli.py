@@ -45,9 +45,8 @@ class Command:
     again: str = "the same command begins again"    # after it was stopped
 
 COMMANDS: dict[str, Command] = {}
-USUAL = ("run_name", "max_steps", "batch_size", "num_generations", "rollout_plies", "learning_rate",
-         "entropy_coef", "beta",
-         "start", "reward", "data", "samples", "fit_steps", "seed", "device")    # keys that `--help` shows first
+USUAL = ("run_name", "max_steps", "batch_size", "num_generations", "rollout_plies", "learning_rate", "entropy_coef",
+         "beta", "start", "reward", "data", "samples", "fit_steps", "seed", "device")    # keys that `--help` shows first
 
 def option(*names: str, **how) -> tuple:
     "An option, as argparse wants it, with its default in the help."
@@ -211,7 +210,7 @@ def _print_quality(player: PolicyPlayer, rival: PolicyPlayer | None):
     if rival:
         compared = compare_frontiers(curve, frontier(rival.policy, data))
         for h, T, less in compared.table()[1]:
-            print(f"{'less the rival, ' + h:32s}{less}" + (f", at temperatures {T}" if T else ""))
+            print(f"{'less the rival, ' + h:32s}{less}  {T and 'at temperatures ' + T}".rstrip())
         print(f"the curve against the rival's   {compared.verdict}; the lower one is better")
 
 @command("uci", "play through the Universal Chess Interface: the command to give to a chess program",

@@ -209,7 +209,7 @@ class _Pretraining:
     def __init__(self, c: PretrainConfig, root: Path, resume: Path | None, data: Examples, teach, progress: bool):
         self.config, self.data, self.teach, self.progress = c, data, teach, progress
         if c.batch_size > len(data.learn):
-            raise UserError(f"batch_size is {c.batch_size}; {len(data.learn)} positions to learn from are fewer than the batch.")
+            raise UserError(f"batch_size is {c.batch_size}, more than the {len(data.learn)} positions to learn from.")
         self.mark = data.mark + (" with a teacher" if teach else "")
         began = start_from(c.start, c.network) if c.start and not resume else new_policy(c.network, c.seed)
         self.policy = began.to(c.device)
