@@ -46,7 +46,7 @@ class Command:
 
 COMMANDS: dict[str, Command] = {}
 USUAL = ("run_name", "max_steps", "batch_size", "num_generations", "rollout_plies", "learning_rate", "entropy_coef",
-         "beta", "start", "reward", "data", "samples", "fit_steps", "seed", "device")    # keys that `--help` shows first
+         "beta", "start", "reward", "data", "samples", "fit_steps", "seed", "device")    # shown first by `--help`
 
 def option(*names: str, **how) -> tuple:
     "An option, as argparse wants it, with its default in the help."

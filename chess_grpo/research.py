@@ -309,7 +309,7 @@ class Experiment:
         return masked_mean(changes(expected(r.scores), r.mask, worth), r.mask & r.learner_mask).item()
 
     def look(self, policy: PolicyNetwork, last: bool = True) -> dict[str, float]:
-        "Greedy and sampled loss, entropy; the curve less the start's; Elo over it; at the last mark what own plies earn."
+        "Greedy and sampled loss, entropy; curve less the start's; Elo over it; at last what own plies earn."
         f = frontier(policy.eval(), self.judge)
         c, h = compare_frontiers(f, self.begin, resamples=100), f.at(1).entropy
         pairs = self.openings if last else self.openings[:len(self.openings) // 2]
