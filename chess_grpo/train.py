@@ -762,8 +762,7 @@ class RunResult:
             rows.append([f"points against {self.rival}", *points])
         return ["development positions, 95% intervals", "before", "after"], rows
 
-    def __str__(self):
-        return aligned(*self.table())
+    def __str__(self): return aligned(*self.table())
 
 # %% ../nbs/grpo_training.ipynb #9c9ccc33
 def train(
@@ -808,8 +807,7 @@ class _Run:
         self.stop, self.watch, self.progress = stop, watch, progress
         self.print = tqdm.write if progress else lambda text: None
         self.folder: Path | None = None
-        self.matches: dict[int, MatchResult] = {}    # by step
-        self.games: list[Game] = []                  # of the last one
+        self.matches: dict[int, tuple[MatchResult | None, list[Game]]] = {}    # by step
 
     def resumed(self, folder: Path) -> Trainer:
         self.folder = folder
@@ -849,10 +847,8 @@ def finish(self: _Run, trainer: Trainer) -> RunResult:
         self.to_the_end(trainer, log)
         result = judged(trainer, self.folder)
         if self.world.rank: return result
+        if self.config.match_openings and not self.stop.asked: result = self.played(result, trainer)
         write_report(result, log.rows, self.config, self.engine.name)
-        if self.config.match_openings and not self.stop.asked:
-            result = self.played(result, trainer)
-            write_report(result, log.rows, self.config, self.engine.name)
         log.media(**media_of(result))
     return result
 
@@ -877,7 +873,7 @@ def steps(self: _Run, trainer: Trainer, log: Log):
     from chess_grpo.ui.page import Lines, Panel, Watcher    # a subpackage: only runs need it
     c = self.config
     if trainer.global_step == 0:
-        log.write({"step": 0, **quality_row(trainer.quality()), **self.due_match(trainer.policy, 0)})
+        log.write({"step": 0, **quality_row(trainer.quality()), **self.due_match(trainer)})
     watcher = (Panel(self.folder.name, c.max_steps, trainer.dev_set, trainer.global_step) if self.watch
                else Lines() if self.progress else Watcher())
     with closing(watcher), tqdm(total=c.max_steps, initial=trainer.global_step, desc=self.folder.name, unit="step",
@@ -888,7 +884,7 @@ def steps(self: _Run, trainer: Trainer, log: Log):
             if trainer.global_step % c.eval_steps == 0 or trainer.global_step == c.max_steps:
                 quality = trainer.quality()
                 row |= quality_row(quality) | self.warnings(trainer, quality, row)
-            row |= self.due_match(trainer.policy, trainer.global_step)
+            row |= self.due_match(trainer)
             log.write(row)
             if trainer.global_step % c.eval_steps == 0: trainer.save(self.folder)
             watcher.step(row, trainer.policy)
@@ -936,30 +932,29 @@ def judged(trainer: Trainer, folder: Path) -> RunResult:
                      trainer.config.match_opponent)
 
 @patch
-def match(self: _Run, policy: PolicyNetwork, step: int, when: str) -> MatchResult | None:
+def match(self: _Run, policy: PolicyNetwork, step: int, when: str) -> tuple[MatchResult | None, list[Game]]:
     "Against the run's opponent, once a step; None = it was broken off."
-    if step in self.matches: return self.matches[step]
-    found, self.games = run_match(policy.eval(), self.config, self.folder, when, progress=self.progress,
-                                  stop=lambda: self.stop.asked)
-    if found: self.matches[step] = found
-    return found
+    if step not in self.matches:
+        self.matches[step] = run_match(policy.eval(), self.config, self.folder, when, progress=self.progress,
+                                       stop=lambda: self.stop.asked)
+    return self.matches[step]
 
 @patch
-def due_match(self: _Run, policy: PolicyNetwork, step: int) -> dict:
+def due_match(self: _Run, trainer: Trainer) -> dict:
     "Of a match that is due, by its metrics."
-    c = self.config
-    if not c.match_openings or not c.match_steps or self.world.rank or self.stop.asked: return {}
-    if step % c.match_steps and step != c.max_steps: return {}
-    found = self.match(policy, step, "before" if step == 0 else "after" if step == c.max_steps else f"step_{step}")
+    c, step = self.config, trainer.global_step
+    last = step == c.max_steps or bool(trainer.stopped)
+    due = step == 0 or last or c.match_steps and step % c.match_steps == 0
+    if not due or not c.match_openings or self.world.rank or self.stop.asked: return {}
+    found, _ = self.match(trainer.policy, step, "before" if step == 0 else "after" if last else f"step_{step}")
     return match_row(found, c.match_opponent) if found else {}
 
 @patch
 def played(self: _Run, result: RunResult, trainer: Trainer) -> RunResult:
     "The match, before and after."
-    before = self.match(trainer.reference, 0, "before")
-    after = before and self.match(trainer.policy, trainer.global_step, "after")
-    if not after: return result
-    return replace(result, matches={"before": before, "after": after}, games=self.games)
+    before, _ = self.match(trainer.reference, 0, "before")
+    after, games = self.match(trainer.policy, trainer.global_step, "after") if before else (None, [])
+    return replace(result, matches={"before": before, "after": after}, games=games) if after else result
 
 @patch
 def print_result(self: _Run, result: RunResult):
