@@ -174,6 +174,8 @@ METRICS |= {name: Metric(meaning) for name, meaning in {
     "step": "optimiser steps done", "learning_rate": "of this step", "temperature": "of sampling, boosts included",
     "evaluations": "positions the engine has scored so far",
     "train/resampled_groups": "groups without variance that were sampled again",
+    "rival/games": "games in progress that ended at this step, in which a rival replies; of a process, the mean",
+    "rival/points": "the policy's points in them", "rival/level": "Stockfish's skill there, if it is the rival",
     "steps_since_sync": "steps since the policy that samples got the learner's weights",
     "entropy_floor/consecutive_low_steps": "what that guard has counted, if there is one",
     "entropy_floor/below_floor": "1 = the entropy is below its floor",
@@ -335,6 +337,9 @@ def make_guards(c: TrainConfig) -> list[Guard]:
     if c.target_kl:
         metric = "kl_ref" if c.beta else "kl_last_update"
         guards.append(AdaptiveKL(c.target_kl, c.beta or c.beta_old, metric=metric))
+    if " up at " in c.match_opponent:
+        from chess_grpo.integrations.uci import Levels    # a subpackage: only runs that name it need it
+        guards.append(Levels(c.match_opponent))
     return guards
 
 # %% ../nbs/grpo_training.ipynb #9577a713
@@ -351,6 +356,8 @@ class Controls:
 
     @property
     def adaptive(self) -> AdaptiveKL | None: return next((g for g in self.guards if isinstance(g, AdaptiveKL)), None)
+    @property
+    def rival(self) -> Guard | None: return next((g for g in self.guards if hasattr(g, "choose")), None)    # who plays
 
     def coefficients(self,
         loss: LossConfig, # as configured
@@ -421,7 +428,8 @@ class Trainer:
         freeze(self.policy, c.freeze_layers)
         self.controls = Controls(self.make_guards(), keep_good=c.guard_action == "rollback")
         self.learner = self.make_learner()
-        self.starts = Starts(PositionConfig.pick(c), c.batch_size, c.seed, engine, kept_out(), c.search_depth,
+        alone = {"random_opponent_fraction": 0.0} if self.controls.rival else {}
+        self.starts = Starts(PositionConfig.pick(c, **alone), c.batch_size, c.seed, engine, kept_out(), c.search_depth,
                              self.world)
         self.move_generator = generator(c.seed + 7_368_787 * self.world.rank, c.device)
         self.dev_set = load_development()
@@ -462,10 +470,11 @@ class Trainer:
             loss_mask = self.loss_mask(rollout, boards)
             updates = self.learn(self.batch(rollout, loss_mask))
             clock.lap("learn")
-            self.starts.play_on(rollout.actions[:self.starts.n_live, 0, 0].cpu(), self.reply)
+            points = self.starts.play_on(rollout.actions[:self.starts.n_live, 0, 0].cpu(), self.reply)
         except NotFinite as e: return self._diverged(e)
         self.global_step += 1
-        facts = self._facts(clock, rollout.waited) | {"train/resampled_groups": again}
+        facts = self._facts(clock, rollout.waited) | {
+            "train/resampled_groups": again, "rival/games": len(points), "rival/points": points.sum().item()}
         row = self._reduced(measure(StepData(rollout, loss_mask, updates[0], updates[-1], facts)))
         keep = None if self.global_step % c.eval_steps else lambda: self.weights()
         return row | self.controls.look(row, keep, self.go_back)
@@ -574,8 +583,9 @@ def learn(self: Trainer, batch: Batch) -> list[dict[str, float]]: # metrics of e
 
 @patch
 def reply(self: Trainer, boards: Boards) -> Tensor: # [N] actions
-    "The policy's own reply in live games."
-    c = self.config
+    "The rival's reply in live games: the policy's own, or that of a guard who plays."
+    c, rival = self.config, self.controls.rival
+    if rival: return rival.choose(boards, self.engine, self.starts.generator)
     with torch.no_grad(), autocast(c.device, c.dtype):
         lp = self.policy.eval().log_probs(boards.to(c.device), self.sampling.temperature)
     return sample_actions(lp, 1, self.move_generator)[:, 0]
