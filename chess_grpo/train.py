@@ -852,14 +852,14 @@ class _Run:
 @patch
 def finish(self: _Run, trainer: Trainer) -> RunResult:
     "Steps, then policy with its card, report and match."
-    from chess_grpo.ui.page import media_of, write_report    # a subpackage: only runs need it
+    from chess_grpo.ui.page import track, write_report    # a subpackage: only runs need it
     with closing(Log(self.folder, self.config, trainer.global_step, not self.world.rank, self.print)) as log:
         self.to_the_end(trainer, log)
         result = judged(trainer, self.folder)
         if self.world.rank: return result
         if self.config.match_openings and not self.stop.asked: result = self.played(result, trainer)
         write_report(result, log.rows, self.config, self.engine.name)
-        log.media(**media_of(result))
+        if log.wandb: track(log.wandb, result, log.rows)
     return result
 
 @patch
