@@ -109,8 +109,8 @@ class TrainConfig(Config):
                                   "constant", unit="nats", above=0)
     preflight: str = key("stop", "what to do when the preflight finds a fault", choices=("stop", "warn", "off"))
     eval_steps: int = key(15, "steps between two evaluations and checkpoints", least=1)
-    match_opponent: str = key("random", "who is played: random, skill 2 at 10,000 nodes, skill 5 "
-                              "at 50 ms, Elo 1350 at 10,000 nodes, depth 1 ...")
+    match_opponent: str = key("random", "who is played: random, skill 2 at 10,000 nodes, Elo 1350 at 50 ms, depth 1; "
+                              "skill 1 up at 10,000 nodes: it also replies in games in progress, its skill rising")
     match_openings: int = key(50, "random openings of a match, two games each; 0 = no match", least=0)
     match_steps: int = key(0, "steps between two matches; 0 = only before and after", least=0)
     device: str = key("auto", "cpu, cuda, or auto: cuda where there is one")

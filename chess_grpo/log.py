@@ -220,13 +220,6 @@ def write(self: Log, row: dict):
     if self.wandb: self.wandb.log(row, step=row["step"])
 
 @patch
-def media(self: Log, **pages: str): # name -> HTML
-    "Boards and games, at the last step."
-    if not self.wandb: return
-    import wandb
-    self.wandb.log({f"media/{k}": wandb.Html(page) for k, page in pages.items()}, step=self.rows[-1]["step"])
-
-@patch
 def close(self: Log):
     "End the log."
     if self.wandb: self.wandb.finish()

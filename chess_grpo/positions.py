@@ -50,12 +50,9 @@ def first_of_each(
     keys: Tensor, # [N] int64, N > 0
 ) -> Tensor: # [N] bool
     "True = the first entry with its value."
-    values, which = keys.unique(return_inverse=True)    # keys = values[which]
-    index = torch.arange(len(keys))
-    first = torch.full((len(values),), len(keys)).scatter_reduce(0, which, index, "amin")
-    out = torch.zeros(len(keys), dtype=torch.bool)
-    out[first] = True
-    return out
+    group, index = keys.unique(return_inverse=True)[1], torch.arange(len(keys))
+    first = index.scatter_reduce(0, group, index, "amin", include_self=False)    # by group
+    return first[group] == index
 
 # %% ../nbs/core/14_positions.ipynb #07ae341b
 def put_rows(
@@ -332,15 +329,19 @@ def step(self: LiveGames,
     # chooses the other side's moves, given positions and the [N] bool mask of the games they are of
     reply: Callable[[Boards, Tensor], Tensor],
     generator: torch.Generator,
-):
+) -> Tensor: # [K] the policy's points, 1, 0.5 or 0, in games that ended by a rule; none where they were broken off
     "Play a move and the reply in every game; a game that is over is replaced by a new one."
     boards = self.boards.push(actions)
     on = boards.outcome() == 0
     boards = put_rows(boards, on, boards[on].push(reply(boards[on], on)))
     self.age = self.age + 2
-    over = (boards.outcome() != 0) | (boards.halfmove >= 100) | (self.age >= self.max_plies)
+    outcome = boards.outcome()
+    ended = (outcome != 0) | (boards.halfmove >= 100)
+    over = ended | (self.age >= self.max_plies)
     self.boards = put_rows(boards, over, self._fresh(int(over.sum()), generator))
     self.age = torch.where(over, 0, self.age)
+    mated = outcome == chess.Termination.CHECKMATE.value    # by the policy, if no reply followed
+    return torch.where(mated, (~on).float(), 0.5)[ended]
 
 # %% ../nbs/core/14_positions.ipynb #2fe8aa8b
 @patch
@@ -409,15 +410,14 @@ class Starts:
 def play_on(self: Starts,
     actions: Tensor, # [n_live] int64, the policy's moves
     choose: Callable[[Boards], Tensor], # the policy's reply in some positions
-):
+) -> Tensor: # [K] the policy's points in games that ended
     "Play a move and a reply in every live game."
-    if not self.n_live: return
     def reply(boards: Boards, games: Tensor) -> Tensor:
         moves = boards.random_moves(self.generator)
         own = ~(self.luck < self.config.random_opponent_fraction)[games]
         if own.any(): moves[own] = choose(boards[own]).to(moves.device)
         return moves
-    self.live.step(actions, reply, self.generator)
+    return self.live.step(actions, reply, self.generator)
 
 @patch
 def state(self: Starts) -> dict[str, Tensor]:

@@ -7,6 +7,7 @@ __all__ = ['key', 'same', 'keys', 'Config', 'read_word', 'help_of']
 
 # %% ../nbs/core/01_schema.ipynb #5b426cac
 import math
+import operator
 import shlex
 from dataclasses import MISSING, Field, dataclass, field, fields
 from types import UnionType
@@ -65,23 +66,20 @@ def _check_key(f: Field, value):
     if kind in (int, float) and not _within(f, value):
         raise UserError(f"{f.name} is {value}; it must be {_bounds(f)}.")
 
+_BOUNDS = {"least": (operator.ge, "at least"), "above": (operator.gt, "above"), "most": (operator.le, "at most"),
+           "below": (operator.lt, "below")}
+
 def _within(f: Field, value: float) -> bool:
     "nan and infinities never are."
-    a = f.metadata
     try: finite = math.isfinite(value)
     except OverflowError: finite = False    # an integer that no float holds
-    return (finite
-            and (a["least"] is None or value >= a["least"])
-            and (a["most"] is None or value <= a["most"])
-            and (a["above"] is None or value > a["above"])
-            and (a["below"] is None or value < a["below"]))
+    return finite and all(holds(value, f.metadata[k]) for k, (holds, _) in _BOUNDS.items() if f.metadata[k] is not None)
 
 def _bounds(f: Field) -> str:
     "What a number must be, in words."
     a = f.metadata
     if a["least"] is not None and a["most"] is not None: return f"between {a['least']} and {a['most']}"
-    words = {"least": "at least", "above": "above", "most": "at most", "below": "below"}
-    given = [f"{w} {a[k]}" for k, w in words.items() if a[k] is not None]
+    given = [f"{word} {a[k]}" for k, (_, word) in _BOUNDS.items() if a[k] is not None]
     return " and ".join(given) or "a finite number"
 
 # %% ../nbs/core/01_schema.ipynb #718d1906

@@ -174,6 +174,8 @@ METRICS |= {name: Metric(meaning) for name, meaning in {
     "step": "optimiser steps done", "learning_rate": "of this step", "temperature": "of sampling, boosts included",
     "evaluations": "positions the engine has scored so far",
     "train/resampled_groups": "groups without variance that were sampled again",
+    "rival/games": "games in progress that ended at this step, in which a rival replies; of a process, the mean",
+    "rival/points": "the policy's points in them", "rival/level": "Stockfish's skill there, if it is the rival",
     "steps_since_sync": "steps since the policy that samples got the learner's weights",
     "entropy_floor/consecutive_low_steps": "what that guard has counted, if there is one",
     "entropy_floor/below_floor": "1 = the entropy is below its floor",
@@ -335,6 +337,9 @@ def make_guards(c: TrainConfig) -> list[Guard]:
     if c.target_kl:
         metric = "kl_ref" if c.beta else "kl_last_update"
         guards.append(AdaptiveKL(c.target_kl, c.beta or c.beta_old, metric=metric))
+    if " up at " in c.match_opponent:
+        from chess_grpo.integrations.uci import Levels    # a subpackage: only runs that name it need it
+        guards.append(Levels(c.match_opponent))
     return guards
 
 # %% ../nbs/grpo_training.ipynb #9577a713
@@ -351,6 +356,8 @@ class Controls:
 
     @property
     def adaptive(self) -> AdaptiveKL | None: return next((g for g in self.guards if isinstance(g, AdaptiveKL)), None)
+    @property
+    def rival(self) -> Guard | None: return next((g for g in self.guards if hasattr(g, "choose")), None)    # who plays
 
     def coefficients(self,
         loss: LossConfig, # as configured
@@ -421,7 +428,8 @@ class Trainer:
         freeze(self.policy, c.freeze_layers)
         self.controls = Controls(self.make_guards(), keep_good=c.guard_action == "rollback")
         self.learner = self.make_learner()
-        self.starts = Starts(PositionConfig.pick(c), c.batch_size, c.seed, engine, kept_out(), c.search_depth,
+        alone = {"random_opponent_fraction": 0.0} if self.controls.rival else {}
+        self.starts = Starts(PositionConfig.pick(c, **alone), c.batch_size, c.seed, engine, kept_out(), c.search_depth,
                              self.world)
         self.move_generator = generator(c.seed + 7_368_787 * self.world.rank, c.device)
         self.dev_set = load_development()
@@ -462,10 +470,11 @@ class Trainer:
             loss_mask = self.loss_mask(rollout, boards)
             updates = self.learn(self.batch(rollout, loss_mask))
             clock.lap("learn")
-            self.starts.play_on(rollout.actions[:self.starts.n_live, 0, 0].cpu(), self.reply)
+            points = self.starts.play_on(rollout.actions[:self.starts.n_live, 0, 0].cpu(), self.reply)
         except NotFinite as e: return self._diverged(e)
         self.global_step += 1
-        facts = self._facts(clock, rollout.waited) | {"train/resampled_groups": again}
+        facts = self._facts(clock, rollout.waited) | {
+            "train/resampled_groups": again, "rival/games": len(points), "rival/points": points.sum().item()}
         row = self._reduced(measure(StepData(rollout, loss_mask, updates[0], updates[-1], facts)))
         keep = None if self.global_step % c.eval_steps else lambda: self.weights()
         return row | self.controls.look(row, keep, self.go_back)
@@ -574,8 +583,9 @@ def learn(self: Trainer, batch: Batch) -> list[dict[str, float]]: # metrics of e
 
 @patch
 def reply(self: Trainer, boards: Boards) -> Tensor: # [N] actions
-    "The policy's own reply in live games."
-    c = self.config
+    "The rival's reply in live games: the policy's own, or that of a guard who plays."
+    c, rival = self.config, self.controls.rival
+    if rival: return rival.choose(boards, self.engine, self.starts.generator)
     with torch.no_grad(), autocast(c.device, c.dtype):
         lp = self.policy.eval().log_probs(boards.to(c.device), self.sampling.temperature)
     return sample_actions(lp, 1, self.move_generator)[:, 0]
@@ -762,8 +772,7 @@ class RunResult:
             rows.append([f"points against {self.rival}", *points])
         return ["development positions, 95% intervals", "before", "after"], rows
 
-    def __str__(self):
-        return aligned(*self.table())
+    def __str__(self): return aligned(*self.table())
 
 # %% ../nbs/grpo_training.ipynb #9c9ccc33
 def train(
@@ -808,8 +817,7 @@ class _Run:
         self.stop, self.watch, self.progress = stop, watch, progress
         self.print = tqdm.write if progress else lambda text: None
         self.folder: Path | None = None
-        self.matches: dict[int, MatchResult] = {}    # by step
-        self.games: list[Game] = []                  # of the last one
+        self.matches: dict[int, tuple[MatchResult | None, list[Game]]] = {}    # by step
 
     def resumed(self, folder: Path) -> Trainer:
         self.folder = folder
@@ -844,16 +852,14 @@ class _Run:
 @patch
 def finish(self: _Run, trainer: Trainer) -> RunResult:
     "Steps, then policy with its card, report and match."
-    from chess_grpo.ui.page import media_of, write_report    # a subpackage: only runs need it
+    from chess_grpo.ui.page import track, write_report    # a subpackage: only runs need it
     with closing(Log(self.folder, self.config, trainer.global_step, not self.world.rank, self.print)) as log:
         self.to_the_end(trainer, log)
         result = judged(trainer, self.folder)
         if self.world.rank: return result
+        if self.config.match_openings and not self.stop.asked: result = self.played(result, trainer)
         write_report(result, log.rows, self.config, self.engine.name)
-        if self.config.match_openings and not self.stop.asked:
-            result = self.played(result, trainer)
-            write_report(result, log.rows, self.config, self.engine.name)
-        log.media(**media_of(result))
+        if log.wandb: track(log.wandb, result, log.rows)
     return result
 
 @patch
@@ -877,7 +883,7 @@ def steps(self: _Run, trainer: Trainer, log: Log):
     from chess_grpo.ui.page import Lines, Panel, Watcher    # a subpackage: only runs need it
     c = self.config
     if trainer.global_step == 0:
-        log.write({"step": 0, **quality_row(trainer.quality()), **self.due_match(trainer.policy, 0)})
+        log.write({"step": 0, **quality_row(trainer.quality()), **self.due_match(trainer)})
     watcher = (Panel(self.folder.name, c.max_steps, trainer.dev_set, trainer.global_step) if self.watch
                else Lines() if self.progress else Watcher())
     with closing(watcher), tqdm(total=c.max_steps, initial=trainer.global_step, desc=self.folder.name, unit="step",
@@ -888,7 +894,7 @@ def steps(self: _Run, trainer: Trainer, log: Log):
             if trainer.global_step % c.eval_steps == 0 or trainer.global_step == c.max_steps:
                 quality = trainer.quality()
                 row |= quality_row(quality) | self.warnings(trainer, quality, row)
-            row |= self.due_match(trainer.policy, trainer.global_step)
+            row |= self.due_match(trainer)
             log.write(row)
             if trainer.global_step % c.eval_steps == 0: trainer.save(self.folder)
             watcher.step(row, trainer.policy)
@@ -936,30 +942,29 @@ def judged(trainer: Trainer, folder: Path) -> RunResult:
                      trainer.config.match_opponent)
 
 @patch
-def match(self: _Run, policy: PolicyNetwork, step: int, when: str) -> MatchResult | None:
+def match(self: _Run, policy: PolicyNetwork, step: int, when: str) -> tuple[MatchResult | None, list[Game]]:
     "Against the run's opponent, once a step; None = it was broken off."
-    if step in self.matches: return self.matches[step]
-    found, self.games = run_match(policy.eval(), self.config, self.folder, when, progress=self.progress,
-                                  stop=lambda: self.stop.asked)
-    if found: self.matches[step] = found
-    return found
+    if step not in self.matches:
+        self.matches[step] = run_match(policy.eval(), self.config, self.folder, when, progress=self.progress,
+                                       stop=lambda: self.stop.asked)
+    return self.matches[step]
 
 @patch
-def due_match(self: _Run, policy: PolicyNetwork, step: int) -> dict:
+def due_match(self: _Run, trainer: Trainer) -> dict:
     "Of a match that is due, by its metrics."
-    c = self.config
-    if not c.match_openings or not c.match_steps or self.world.rank or self.stop.asked: return {}
-    if step % c.match_steps and step != c.max_steps: return {}
-    found = self.match(policy, step, "before" if step == 0 else "after" if step == c.max_steps else f"step_{step}")
+    c, step = self.config, trainer.global_step
+    last = step == c.max_steps or bool(trainer.stopped)
+    due = step == 0 or last or c.match_steps and step % c.match_steps == 0
+    if not due or not c.match_openings or self.world.rank or self.stop.asked: return {}
+    found, _ = self.match(trainer.policy, step, "before" if step == 0 else "after" if last else f"step_{step}")
     return match_row(found, c.match_opponent) if found else {}
 
 @patch
 def played(self: _Run, result: RunResult, trainer: Trainer) -> RunResult:
     "The match, before and after."
-    before = self.match(trainer.reference, 0, "before")
-    after = before and self.match(trainer.policy, trainer.global_step, "after")
-    if not after: return result
-    return replace(result, matches={"before": before, "after": after}, games=self.games)
+    before, _ = self.match(trainer.reference, 0, "before")
+    after, games = self.match(trainer.policy, trainer.global_step, "after") if before else (None, [])
+    return replace(result, matches={"before": before, "after": after}, games=games) if after else result
 
 @patch
 def print_result(self: _Run, result: RunResult):

@@ -245,6 +245,7 @@ def _filter(log: _Log) -> dict | None:
 
 @_rule("units")
 def _units(log: _Log) -> dict | None:
+    if log.get("completions/mean_length"): return None    # the rewards of texts have any unit
     most = 10 * log.config.get("rollout_plies", 1)
     names = ("train/step_std", "train/reward_best", "train/reward_std", "train/avg_reward")
     found = [dict(name=n, step=s, value=y) for n in names for s, y in log.get(n) if abs(y) > most]
