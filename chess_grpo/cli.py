@@ -251,12 +251,13 @@ def _report(args):
     _at_least(0, openings=args.openings)
     out, logs = Path(args.out), [read_log(run) for run in dict.fromkeys(args.runs)]
     found = [diagnose(log.rows, log.config) for log in logs]
+    if out.is_dir(): raise UserError(f"{out} is a folder: name the page, such as {out}/report.html.")
     table = report_logs(logs, found, out, args.openings, progress=True)
     print(aligned(table.head, table.rows))
     for log, some in zip(logs, found):
-        print(f"\n{log.name}: {len(some) or 'no'} findings", *some, sep="\n")
+        print(f"\n{log.name}: {len(some) or 'no'} finding{'s' * (len(some) != 1)}", *some, sep="\n")
     if args.document:
-        write_whole(out.with_suffix(".md"), lambda p: p.write_text(document(logs, found[0])))
+        write_whole(out.with_suffix(".md"), lambda p: p.write_text(document(logs, found)))
         print(out.with_suffix(".md").resolve())
     print(out.resolve())
 

@@ -74,13 +74,15 @@ def _panel(
     title: str,
     lines: Mapping[str, list[tuple[float, float]]], # name -> points
     marks: Sequence[tuple[float, str]], # (x, colour)
+    last: bool = True, # behind each name stands its last value
 ) -> Html:
-    "One pair of axes; behind each name stands its last value."
+    "One pair of axes; a single point is a dot."
     with rc_context(_GREY | {"font.size": 8}):
         figure = Picture(figsize=(3.5, 2.1), layout="constrained")
         axes = figure.subplots()
         for (name, points), colour in zip(lines.items(), cycle(_COLOURS)):
-            axes.plot(*zip(*points), color=colour, linewidth=1.2, label=f"{name} {points[-1][1]:.3g}")
+            label = f"{name} {points[-1][1]:.3g}" if last else name
+            axes.plot(*zip(*points), "." if len(points) == 1 else "-", color=colour, linewidth=1.2, label=label)
         for at, colour in marks: axes.axvline(at, color=colour, linewidth=1)
         axes.set_title(title)
         axes.legend(frameon=False, handlelength=1)
@@ -116,7 +118,7 @@ def curves_svg(
         if len(runs) > 1: lines = {name: _points(rows, x, keys[0]) for name, rows in runs.items()}
         else: lines = {key: _points(rows, x, key) for rows in runs.values() for key in keys}
         lines = {name: points for name, points in lines.items() if points}
-        if lines: drawn.append(_panel(title, lines, marks))
+        if lines: drawn.append(_panel(title, lines, marks, last=x == "step"))
     return element("div", *drawn, style="display:flex;flex-wrap:wrap;gap:1em")
 
 # %% ../nbs/core/40_report.ipynb #40rep001
@@ -220,7 +222,8 @@ def windows(rows: Sequence[dict], keys: Sequence[str] = KEYS, n: int = 5) -> Tab
 
 def _change(before: Sequence[dict], after: Sequence[dict], key: str) -> str: # 95%, rows taken as independent
     a, b = ([y for _, y in series(rows, key)] for rows in (before, after))
-    if min(len(a), len(b)) < 2: return "not logged" if not a or not b else f"{b[0] - a[0]:+.3g}"
+    if not a or not b: return "not logged"
+    if min(len(a), len(b)) < 8: return f"{math.fsum(b) / len(b) - math.fsum(a) / len(a):+.3g}"    # too few for an error
     difference, error = difference_of(a, b)
     return f"{difference:+.3g} ± {1.96 * error:.2g}"
 

@@ -234,7 +234,8 @@ def runs_of(
     n = min(cores(), len(todo))
     with ProcessPoolExecutor(n, get_context("fork"), torch.set_num_threads, (1,)) as pool:
         futures = {pool.submit(run, *jobs[name]): name for name in todo}
-        for done in progress_bar(as_completed(futures), total=len(todo), desc=f"runs of note {note}"):
+        for done in progress_bar(as_completed(futures), total=len(todo),
+                                 desc=f"runs of note {note}"):
             made[futures[done]] = done.result()
             write_json(own, "runs", made)
     return {name: (kept | made)[name] for name in jobs}
@@ -294,7 +295,8 @@ class Experiment:
         kind: type[Trainer] = Trainer,
     ):
         self.note, self.base, self.arms, self.marks, self.kind = note, base, arms, marks, kind
-        self.start, self.judge = load_policy(base.start), load_validation()[:at_scale(60, 2000, 2000)]
+        self.start, self.judge = load_policy(base.start), load_validation()[:at_scale(60, 2000,
+                                                                                      2000)]
         self.openings = random_openings(at_scale(4, 200, 200), 6, generator(1))
         self.begin, self.found = frontier(self.start, self.judge), {}
 
@@ -306,31 +308,40 @@ class Experiment:
             r = sample(policy.eval(), boards, pool, generator(5), num_generations=4,
                        rollout_plies=c.rollout_plies,
                        temperature=temperature, search_depth=c.search_depth)
-        return masked_mean(changes(expected(r.scores), r.mask, worth), r.mask & r.learner_mask).item()
+        return masked_mean(changes(expected(r.scores), r.mask, worth),
+                           r.mask & r.learner_mask).item()
 
     def look(self, policy: PolicyNetwork, last: bool = True) -> dict[str, float]:
         "Greedy and sampled loss, entropy; curve less the start's; Elo over it; at last what own plies earn."
         f = frontier(policy.eval(), self.judge)
         c, h = compare_frontiers(f, self.begin, resamples=100), f.at(1).entropy
         pairs = self.openings if last else self.openings[:len(self.openings) // 2]
-        m = rate(play_match(PolicyPlayer(policy, name="run"), PolicyPlayer(self.start, name="start"), pairs),
+        m = rate(play_match(PolicyPlayer(policy, name="run"),
+                            PolicyPlayer(self.start, name="start"), pairs),
                  "run")
-        seen = {"greedy": f.at(0).losses.mean().item(), "drawn": f.at(1).losses.mean().item(), "entropy": h,
-                "curve": c.whole.value, "up_to": c.entropies[-1], "elo": m.elo, "elo_low": m.low,
+        seen = {"greedy": f.at(0).losses.mean().item(), "drawn": f.at(1).losses.mean().item(),
+                "entropy": h,
+                "curve": c.whole.value, "up_to": c.entropies[-1], "elo": m.elo,
+                "elo_low": m.low,
                 "elo_high": m.high}
         if not last: return seen
         sharpened = self.begin.at_entropy(min(h, self.begin.widest * .99)).temperature
-        return seen | {"own": self.own_plies(policy), "own_start": self.own_plies(self.start, sharpened)}
+        return seen | {"own": self.own_plies(policy),
+                       "own_start": self.own_plies(self.start, sharpened)}
 
-    def run(self, arm: str, dealt: bool, seed: int) -> dict: # every fourth row of its log, and what was seen
+    def run(self, arm: str, dealt: bool,
+            seed: int) -> dict: # every fourth row of its log, and what was seen
         "One run."
-        marks, rows, kind = [], [], type("Control", (Dealt, self.kind), {}) if dealt else self.kind
+        marks, rows, kind = [], [], type("Control", (Dealt, self.kind),
+                                         {}) if dealt else self.kind
         with EnginePool(1) as pool:
             trainer = kind(replace(self.base, seed=seed, **self.arms[arm]), pool)
             for n in range(1, self.marks[-1] + 1):
                 row = trainer.step()
-                if n % 4 == 1: rows.append({k: float(f"{row[name]:.4g}") for k, name in _ROWS.items()})
-                if n in self.marks: marks.append({"step": n} | self.look(trainer.policy, n == self.marks[-1]))
+                if n % 4 == 1: rows.append({k: float(f"{row[name]:.4g}") for k,
+                                            name in _ROWS.items()})
+                if n in self.marks: marks.append({"step": n} | self.look(trainer.policy,
+                                                                         n == self.marks[-1]))
         marks = [{k: float(f"{x:.5g}") for k, x in m.items()} for m in marks]
         return {"marks": marks, "rows": rows, "evaluations": trainer.evaluations}
 
@@ -341,26 +352,31 @@ class Experiment:
         "Make what is not kept."
         jobs = {self.name(*k, s): (*k, s) for k, all_of in seeds.items() for s in all_of}
         for h in self.begin.reached(self.begin): self.begin.at_entropy(h)    # kept for all runs
-        self.seeds, self.found = seeds, runs_of(self.note, jobs, self.run, [*jobs][:1] if again else [])
+        self.seeds, self.found = seeds, runs_of(self.note, jobs, self.run, [*jobs][:1] if again
+                                                else [])
 
     def name(self, arm: str, dealt: bool, seed: int) -> str:
         return f"{arm}, rewards {'dealt out' if dealt else 'real'}, {seed}"
 
-    def seen(self, key: str, arm: str, dealt: bool = False, mark: int = -1) -> list[float]: # one a seed
-        return [self.found[self.name(arm, dealt, s)]["marks"][mark][key] for s in self.seeds[arm, dealt]]
+    def seen(self, key: str, arm: str, dealt: bool = False,
+             mark: int = -1) -> list[float]: # one a seed
+        return [self.found[self.name(arm, dealt, s)]["marks"][mark][key]
+                for s in self.seeds[arm, dealt]]
 
     def table(self) -> tuple[list[str], list[list[str]]]: # head, rows
         "Each arm at its last mark, the start first; means and 95% over seeds."
         def line(arm: str, dealt: bool) -> list[str]:
             def of(key, digits): return over_seeds(self.seen(key, arm, dealt)).signed(digits)
             greedy, h = (over_seeds(self.seen(k, arm, dealt)) for k in ("greedy", "entropy"))
-            return [arm + ", rewards dealt out" * dealt, str(greedy), of("elo", 0), of("curve", 4), str(h),
+            return [arm + ", rewards dealt out" * dealt, str(greedy), of("elo", 0),
+                    of("curve", 4), str(h),
                     of("own", 3),
                     of("own_start", 3)]
         first = ["the start", f"{self.begin.at(0).losses.mean():.3f}", "0", "0",
                  f"{self.begin.at(1).entropy:.2f}",
                  f"{self.own_plies(self.start):+.3f}", ""]
-        head = ["", "greedy loss", "Elo over the start, greedy", "loss at equal entropy, less the start's",
+        head = ["", "greedy loss", "Elo over the start, greedy",
+                "loss at equal entropy, less the start's",
                 "entropy, nats",
                 "own plies earn", "the start at that entropy"]
         return head, [first, *(line(*k) for k in self.seeds)]

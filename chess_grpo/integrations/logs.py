@@ -89,7 +89,11 @@ def _of_folder(folder: Path) -> tuple[dict, list[dict], dict]: # config, rows, a
 def _of_file(path: Path) -> tuple[dict, list[dict], dict]:
     try: text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as e: raise UserError(f"{path} cannot be read as text ({e}).") from None
-    if path.suffix == ".csv": return {}, log_rows(list(csv.DictReader(io.StringIO(text))), str(path)), {}
+    if path.suffix == ".csv":
+        raw = list(csv.DictReader(io.StringIO(text)))
+        odd = next((i for i, r in enumerate(raw, 1) if None in r), None)
+        if odd: raise UserError(f"{path}: row {odd} has more cells than the header; export it with commas.")
+        return {}, log_rows(raw, str(path)), {}
     lines = [line for line in text.splitlines() if line.strip()]
     by_line = len(lines) > 1 and lines[0].startswith("{") and lines[0].rstrip().endswith("}")
     found = [parse_json(line, f"a line of {path}") for line in lines] if by_line else parse_json(text, path)

@@ -14,7 +14,7 @@ from itertools import pairwise
 from statistics import NormalDist, fmean, median, median_low
 from typing import Callable, Mapping, Sequence
 
-from ..core import data_path
+from ..core import UserError, data_path
 from chess_grpo.report import (
     coefficient, difference_of, games_of, gradient_norms, loss_terms, our_keys, series, shares
 )
@@ -50,11 +50,14 @@ def _by_step(rows: Sequence[Mapping]) -> list[dict]:
     "Their numbers, by step; what is logged twice for a step is joined, text and pictures are left out."
     found: dict[int, dict] = {}
     for row in rows:
+        if not isinstance(row, Mapping): raise UserError(f"A row of a log is a dict of metrics, not {row!r}.")
         numbers = {}
         for k, x in row.items():
             try: numbers[k] = float(x)
             except (TypeError, ValueError): pass
-        step = int(numbers.get("step", numbers.get("_step", len(found))))
+        at = numbers.get("step", numbers.get("_step", len(found)))
+        if not math.isfinite(at): raise UserError(f"A row of the log has the step {at}: leave it out.")
+        step = int(at)
         found.setdefault(step, {}).update(numbers | {"step": step})
     return [found[s] for s in sorted(found)]
 
@@ -205,7 +208,7 @@ def _drowned(log: _Log) -> dict | None:
 def _value_only(log: _Log) -> dict | None:
     found = _shares(log, lambda r: loss_terms(r, log.config))
     values = [y for _, y in found] or [1]
-    if any(map(gradient_norms, log.rows)) or median(values) >= 0.2: return None
+    if any(map(gradient_norms, log.rows)) or median(values) >= 0.2 or max(values) < 1e-4: return None
     return dict(low=min(values), high=max(values), **_span(found))
 
 @_rule("terms that do not add up")
@@ -342,7 +345,9 @@ def _evaluations(log: _Log) -> dict | None:
 @_rule("too few games")
 def _few_games(log: _Log) -> dict | None:
     games = 2 * log.config.get("match_openings", 0)
-    return dict(games=games, elo=smallest_elo(games)) if games and smallest_elo(games) > 150 else None
+    least = smallest_elo(games) if games else 0
+    what = f"{least:.0f} Elo or more" if math.isfinite(least) else "no difference of any size"
+    return dict(games=games, what=what) if least > 150 else None
 
 @_rule("sharper, not better")
 def _sharper(log: _Log) -> dict | None:

@@ -298,7 +298,8 @@ def _results(logs: Mapping[str, RunLog], judged: Mapping[str, _Judged]) -> Table
     head = ["run", "steps", *evaluations([]).head[1:5]]
     if first: head += ["expected-score loss", "at equal entropy, less the first's", "curve", "agrees", "entropy",
                        *(f"points against {name}" for name in first.matches)]
-    return Table("Runs", head, rows)
+    told = [i for i, column in enumerate(zip(*rows)) if {*column} != {"not logged"}]
+    return Table("Runs", [head[i] for i in told], [[r[i] for i in told] for r in rows])
 
 def _quality(run: _Judged, first: _Judged) -> list[str]:
     q, (low, high) = run.quality, run.quality.expected_interval
@@ -332,7 +333,8 @@ def report_logs(
     parts = {}
     for (name, log), found in zip(runs.items(), findings):
         lines = [[f.name, f.shows, f.hides, f.remedy] for f in found]
-        parts[f"{name}: {len(lines)} findings"] = table_html(["finding", "figures", "unknown", "remedy"], lines)
+        title = f"{name}: {len(lines)} finding{'s' * (len(lines) != 1)}"
+        parts[title] = table_html(["finding", "figures", "unknown", "remedy"], lines)
         parts[f"{name}: tables"] = Html("".join(element("h3", t.title) + t._repr_html_() for t in log_tables(log)))
     beside = configuration(*(x.config for x in runs.values()), names=[*runs])
     parts["Configuration"] = table_html(beside.head, beside.rows)
@@ -359,10 +361,11 @@ def _front(logs: Sequence[RunLog], title: str, names: Sequence[str]) -> str:
 
 def document(
     logs: Sequence[RunLog], # the first is the document's; the others stand beside it
-    findings: Sequence, # of the first: each with name, shows, hides and remedy
+    findings: Sequence[Sequence], # of each log: with name, shows, hides and remedy
 ) -> str: # markdown
     "A research document whose every figure is computed from the log."
-    log, names, metrics = logs[0], [f.name for f in findings], {k for r in logs[0].rows for k in r} - {"step"}
+    named = [(f"{x.name}: {f.name}" if len(logs) > 1 else f.name, f) for x, some in zip(logs, findings) for f in some]
+    log, names, metrics = logs[0], [n for n, _ in named], {k for r in logs[0].rows for k in r} - {"step"}
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     title = f"{log.name}: {names[0] if names else 'no finding'}{more}"
     sources = [[x.name, x.about["source"], str(len(x.rows)), str(x.rows[-1]["step"])] for x in logs]
@@ -374,11 +377,11 @@ def document(
         "NAMES": "; ".join(names) or "nothing",
         "SOURCES": Table("", ["run", "source", "rows", "last step"], sources).markdown(),
         "CONFIGURATION": configuration(*(x.config for x in logs), names=[x.name for x in logs]).markdown(),
-        "FINDINGS": "\n\n".join(f"### Finding {i}: {f.name}\n\n**Evidence:** {f.shows}.\n\n**What this cannot show:** "
-                                f"{f.hides}" for i, f in enumerate(findings, 1)) or "No rule of `diagnose` applies.",
+        "FINDINGS": "\n\n".join(f"### Finding {i}: {n}\n\n**Evidence:** {f.shows}.\n\n**What this cannot show:** "
+                                f"{f.hides}" for i, (n, f) in enumerate(named, 1)) or "No rule of `diagnose` applies.",
         "ANALYSIS": "\n\n".join(f"### {t.title}\n\n{t.markdown()}" for t in tables),
-        "REMEDIES": "\n".join(f"{i}. **{f.name}**: {f.remedy}" for i, f in enumerate(findings, 1)) or _OPEN,
-        "QUESTIONS": "\n".join(f"- [ ] {f.name}: {f.hides}" for f in findings) or _OPEN,
+        "REMEDIES": "\n".join(f"{i}. **{n}**: {f.remedy}" for i, (n, f) in enumerate(named, 1)) or _OPEN,
+        "QUESTIONS": "\n".join(f"- [ ] {n}: {f.hides}" for n, f in named) or _OPEN,
         "MISSING": ", ".join(k for k in KEYS if k not in metrics) or "none"}
     return re.sub(r"\$(\w+)", lambda m: parts[m[1]], data_path("document.md").read_text())
 
