@@ -33,7 +33,7 @@ except ImportError:
         subprocess.run(["apt-get", "-qq", "install", "stockfish"], check=True)'''.replace("VERSION", VERSION)
 
 EXTRAS = {
-    "text": re.compile(r"(chess_grpo\.|default_exp )(text\b|preflight\.trl|integrations\.hub|studies\.manual)"
+    "text": re.compile(r"(chess_grpo\.|default_exp )(text\b|preflight\.trl|integrations\.hub)"
                        r"|^\s*(import|from) (trl|transformers|datasets|tokenizers)\b", re.M),
     "ray": re.compile(r"default_exp integrations\.fleet|import .*\b(Fleet|start_node)\b", re.M)}
 BESIDE = {"fastcore": "fastcore", "pgx": "pgx", "stockfish": "stockfish", "berserk": "berserk", "lm_eval": "lm_eval",
