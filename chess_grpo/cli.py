@@ -249,9 +249,10 @@ def _report(args):
     from chess_grpo.preflight.postmortem import diagnose
     from chess_grpo.ui.page import document, report_logs
     _at_least(0, openings=args.openings)
-    out, logs = Path(args.out), [read_log(run) for run in dict.fromkeys(args.runs)]
-    found = [diagnose(log.rows, log.config) for log in logs]
+    out = Path(args.out)
     if out.is_dir(): raise UserError(f"{out} is a folder: name the page, such as {out}/report.html.")
+    logs = [read_log(run) for run in dict.fromkeys(args.runs)]
+    found = [diagnose(log.rows, log.config) for log in logs]
     table = report_logs(logs, found, out, args.openings, progress=True)
     print(aligned(table.head, table.rows))
     for log, some in zip(logs, found):
