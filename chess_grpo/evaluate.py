@@ -519,10 +519,10 @@ class Compared:
 
     @property
     def verdict(self) -> str:
-        "below, above, crossing or not told apart."
+        "below, above, crossing or undecided."
         signs = {_sign(f) for f in (*self.differences, self.whole)}
         if {-1, 1} <= signs: return "crossing"
-        return {-1: "below", 0: "not told apart", 1: "above"}[_sign(self.whole)]
+        return {-1: "below", 0: "undecided", 1: "above"}[_sign(self.whole)]
 
     def table(self) -> tuple[list[str], list[list[str]]]: # head, rows
         "Entropy by entropy, and the whole."

@@ -64,7 +64,7 @@ class StopSignal:
         for s, handler in self.old.items(): signal.signal(s, handler)
 
 def progress_bar(*given, **how) -> tqdm: # as those of tqdm
-    "A bar; in a file, where nobody sees it move, a line every half a minute."
+    "A bar; in a file, a line every half a minute."
     seen = sys.stderr.isatty() or "ipykernel" in sys.modules
     return tqdm(*given, **how, mininterval=0.1 if seen else 30)
 

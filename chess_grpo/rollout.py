@@ -143,14 +143,14 @@ def sample(
     group = torch.arange(n, device=device) // num_generations
     alive, over = torch.ones(n, dtype=torch.bool, device=device), torch.zeros_like(boards.turn)
     expert = _Expert(engine, generator, expert_prob, expert_depth, device)
-    now, plies, nobody = boards, [], ~alive
+    now, plies, no_expert = boards, [], ~alive
     with ThreadPoolExecutor(1) as scribe:
         for t in range(rollout_plies):    # shapes stay: games that are over stand still, and do not count
             with torch.set_grad_enabled(keep and t % 2 == 0): every = policy.log_probs(now, temperature, over)
             lp = every.detach()
             if t == 0 and root_noise: lp = with_noise(lp, root_noise, root_alpha, generator)
             a = sample_actions(lp, num_generations if t == 0 else 1, generator)
-            by_engine = expert.correct(a, now, alive) if t % 2 and expert_prob else nobody
+            by_engine = expert.correct(a, now, alive) if t % 2 and expert_prob else no_expert
             state = replace(now) if rollout_plies > 1 else now    # without its legal moves, which are large
             plies.append(_Ply(state, a.flatten(), lp.gather(1, a).flatten(), alive, by_engine, every if keep else None))
             after = (now.repeat(num_generations) if t == 0 else now).push(a.flatten())

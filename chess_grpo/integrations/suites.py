@@ -186,7 +186,7 @@ def elo_scale(
     met = torch.tensor(sorted({tuple(sorted(p)) for p in zip(white.tolist(), black.tolist())}))
     _check_joined(met, names, at[anchor])
     rolls, pairs = generator(0), len(games) // 2
-    # half a game won and half a game lost between all who met: nobody is infinitely better
+    # half a game won and half a game lost between all who met: no rating is infinite
     both = torch.cat([torch.stack([white, black]), met.T, met.T], 1)
     points = torch.cat([won, torch.ones_like(met[:, 0]), torch.zeros_like(met[:, 0])])
     def fit(of_pairs: Tensor, of_halves: Tensor) -> Tensor:
@@ -211,7 +211,7 @@ def _check_joined(met: Tensor, names: list[str], anchor: int):
         known |= {x for pair in met.tolist() if known & set(pair) for x in pair}
     left = [n for i, n in enumerate(names) if i not in known]
     if left:
-        raise UserError(f"{left[0]} met nobody who met {names[anchor]}: their ratings cannot be"
+        raise UserError(f"{left[0]} shares no opponent with {names[anchor]}: their ratings cannot be"
                         " compared.")
 
 def _bradley_terry(
