@@ -100,10 +100,9 @@ def imports(name: str, tree: ast.AST, whole: bool) -> Iterator[str]:
 
 
 def layers() -> list[str]:
-    "Imports that the layout does not allow (studies are not looked at)."
+    "Imports that the layout does not allow."
     known, found = modules(), []
     for name, text in known.items():
-        if name.startswith("studies."): continue
         mine, *sub = name.split(".")
         if not sub and mine not in (*FLOOR, "research"): found.append(f"chess_grpo/{mine}.py has no floor")
         if name != "research" and "research" in imports(name, ast.parse(text), whole=True):

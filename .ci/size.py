@@ -1,4 +1,4 @@
-"How large the library is, each figure beside its budget; studies stand apart and do not count."
+"How large the library is, each figure beside its budget."
 import ast
 import json
 import statistics
@@ -65,34 +65,29 @@ def asked(code: str) -> int | None: # None = these modules cannot be imported
     return None if done.returncode else int(done.stdout)
 
 
-def is_study(path: Path) -> bool: return path.name.startswith("study_")
-
-
 def words(paths: Sequence[Path]) -> int:
     return sum(len(source_of(json.loads(p.read_text()), "markdown").split()) for p in paths)
 
 
-def measured() -> tuple[dict[str, int | None], dict[str, int]]: # what counts; what does not
+def measured() -> dict[str, int | None]:
     texts: dict[str, list[str]] = {}
     for name, text in library().items():
         if not name.endswith("_modidx.py"): texts.setdefault(part_of(name), []).append(text)
-    studies, studied = texts.pop("studies", []), [p for p in notebooks() if is_study(p)]
-    every, pages = [t for part in texts.values() for t in part], [p for p in notebooks() if not is_study(p)]
+    every, pages = [t for part in texts.values() for t in part], notebooks()
     lengths = [n for t in every for n in function_lines(t)]
     lines = {f"lines: {part}": sum(len(t.splitlines()) for t in ts) for part, ts in texts.items()}
     return lines | {
-        "lines: all": sum(lines.values()), "modules": sum(not n.startswith("studies.") for n in modules()),
+        "lines: all": sum(lines.values()), "modules": len(modules()),
         "public names": sum(map(public, every)),
         "keys of a training run": asked(KEYS), "commands": asked(COMMANDS),
         "notebooks": len(pages), "words of prose": words(pages),
         "columns of a line, p90": p90([len(line) for t in every for line in t.splitlines() if line.strip()]),
         "lines of a function, median": round(statistics.median(lengths)), "lines of a function, p90": p90(lengths),
-    }, {"lines": sum(len(t.splitlines()) for t in studies), "public names": sum(map(public, studies)),
-        "notebooks": len(studied), "words of prose": words(studied)}
+    }
 
 
 def main():
-    now, apart = measured()
+    now = measured()
     print(f"{'':28s}{'now':>10s}{'budget':>10s}")
     for name in (*BUDGETS, *(n for n in now if n not in BUDGETS)):
         value, budget = now.get(name), BUDGETS.get(name)
@@ -104,7 +99,6 @@ def main():
     print(f"one step from positions to weights, the functions that a profiler sees: {files} files (budget 9) beside "
           "core, schema and config, "
           f"{lines} lines (budget 1,600)")
-    print("studies, not counted: " + ", ".join(f"{v:,} {k}" for k, v in apart.items()))
 
 
 if __name__ == "__main__": main()

@@ -214,8 +214,10 @@ def totals(notes: Sequence[str] = NOTES, root: str | Path | None = "runs") -> st
     kinds = ["argument" if r.by == "argument" else "changed" if r.changed else "older" for r in rules]
     smoke = _smoke([v for vs in found for v in vs])
     older, argued, knew = map(kinds.count, ("older", "argument", "changed"))
+    other = sum(any(v.verdict != now.verdict for v in vs if not v.counts)
+                for vs, now, kind in zip(found, stands, kinds) if kind == "changed")
     return (f"{counted(stands)}{luck}; {older} by a rule older than any figure, {argued} by argument, "
-            f"{knew} by a rule that knew figures{smoke}")
+            f"{knew} by a rule that knew figures, {other} of them with another verdict by an earlier rule{smoke}")
 
 # %% ../nbs/research/index.ipynb #4e0731a1
 def runs_of(
