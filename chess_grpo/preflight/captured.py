@@ -272,7 +272,7 @@ def _check_rewarded(c: Captured, of: list[list[int]], again) -> list[Check]:
               _share("groups without variance", flat if r.isfinite().all() else [], cause, 0.5,
                      verdict="warning" if len(r) < 16 else "fault")]    # may be chance
     if c.advantages is not None:
-        A = [x[m].mean() for x, m in zip(_wide(c.advantages, 0.0).double(), c.counted)]
+        A = [x.sum() / (x != 0).sum().clamp_min(1) for x in _wide(c.advantages, 0.0).double()]
         wrong = [A[i] < A[j] for g in of for i in g for j in g if r[i] > r[j] + 1e-9]
         checks.append(_share("pairs where the better has the smaller advantage", wrong,
                              "sign" if sum(wrong) > 0.9 * len(wrong) else "another row", 0.05))
@@ -437,7 +437,7 @@ def how_made(
     if not all_within(figures(best), LIMITS):
         best = _refined(logits, numbers, best, mask & ~missing(best))
     if agrees(best): return Made(best, True, off(best), False, missing(best))
-    for how in ways:
+    for how in (w for w in ways if not w.greedy):    # half of the tokens may be the likeliest
         how, half = _of_most(logits, numbers, how, mask & ~missing(how))
         near = _figures(numbers, logits.numbers(how), half)
         if all_within(near, limits(how)) and off(how) > 10 * near["mean |difference|"]:
