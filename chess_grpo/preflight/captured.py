@@ -515,8 +515,8 @@ def check_drawn(logits: CapturedLogits, mask: Tensor) -> Check:
     T, error, far = drawn_temperature(logits, mask)
     stated = logits.captured.temperature
     found = f"{T:.3g} ± {error:.2g}, {abs(far):.1f} standard errors from {stated:.3g}"
-    return judge("temperature that the tokens fit", abs(far), at_most=4, show=found,
-                 cause="drawn otherwise")
+    check = judge("temperature that the tokens fit", abs(far), 0, 4, "drawn otherwise", found)
+    return replace(check, limit="within 4 standard errors")
 
 # %% ../../nbs/preflight/02_captured.ipynb #1891d783
 Context = Callable[[], ContextManager]
