@@ -311,6 +311,7 @@ def _of_batch(trainer, captured: Captured, look: tuple[int, int, int]) -> list[C
         inputs = [data[i] for i in at]
         each = trainer._calculate_rewards(inputs, [r["prompt"] for r in inputs], said,
                                           [ids[i] for i in at]).cpu()
+        each = each[len(at) * trainer.accelerator.process_index :][:len(at)]    # it gathers
         none = each.isnan().all(1)
         total = (each * trainer.reward_weights.cpu()).nansum(1)
         return torch.where(none, math.nan, total).tolist()
