@@ -326,11 +326,13 @@ def check_exploration(log_probs: Tensor, actions: Tensor, mask: Tensor) -> list[
     "Is there anything to choose between? Of all actions [M,A], and of those taken [B,G,T]."
     effective, share = _effective_moves(log_probs)
     agree, remedy = _agreement(actions, mask), REMEDIES["no choice"]
-    later = f", later {sum(agree[1:]) / len(agree[1:]):.0%}" if len(agree) > 1 else ""
+    first, later = mask[..., 0].sum(1) > 1, sum(agree[1:]) / max(1, len(agree) - 1)
+    distinct = [a[m].unique().numel() for a, m in zip(actions[first, :, 0], mask[first, :, 0])]
+    note = f" ({agree[0]:.0%} take the commonest, later {later:.0%})" if agree else ""
     return [judge("effective moves, e^entropy", effective, 1.5, cause="entropy", remedy=remedy,
                   note=f" ({share:.0%} of the largest entropy)"),
-            judge("agreement within a group, ply 0", agree[0] if agree else math.nan, 0, 0.95,
-                  "group collapse", "{:.0%}", remedy=remedy, note=later)]
+            judge("distinct moves in a group, ply 0", sum(distinct) / max(1, len(distinct)), 1.5,
+                  cause="group collapse", remedy=remedy, note=note)]
 
 def _effective_moves(log_probs: Tensor) -> tuple[float, float]: # e^entropy; share of the largest
     legal = log_probs > -torch.inf
