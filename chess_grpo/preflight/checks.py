@@ -83,7 +83,8 @@ def judge(
 def unasked(what: str) -> Check: return Check("not asked", what, "", "unasked")
 
 def _limit(at_least: float, at_most: float, show: str) -> str:
-    low, high = (show.format(x) if math.isfinite(x) else "" for x in (at_least, at_most))
+    low = show.format(at_least) if math.isfinite(at_least) and at_least else ""
+    high = show.format(at_most) if math.isfinite(at_most) else ""
     if low and high: return f"{low} to {high}"
     return f"at least {low}" if low else f"at most {high}" if high else ""
 
