@@ -329,7 +329,8 @@ def check_exploration(log_probs: Tensor, actions: Tensor, mask: Tensor) -> list[
     agree, remedy = _agreement(actions, mask), REMEDIES["no choice"]
     first, later = mask[..., 0].sum(1) > 1, sum(agree[1:]) / max(1, len(agree) - 1)
     distinct = [a[m].unique().numel() for a, m in zip(actions[first, :, 0], mask[first, :, 0])]
-    note = f" ({agree[0]:.0%} take the commonest, later {later:.0%})" if agree else ""
+    note = f" ({agree[0]:.0%} take the commonest" if agree else " (no group"
+    note += f", later {later:.0%})" if len(agree) > 1 else ")"
     return [judge("effective moves, e^entropy", effective, 1.5, cause="entropy", remedy=remedy,
                   note=f" ({share:.0%} of the largest entropy)"),
             judge("distinct moves in a group, ply 0", sum(distinct) / max(1, len(distinct)), 1.5,
