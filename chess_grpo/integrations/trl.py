@@ -111,7 +111,9 @@ def _answer_text(
 ) -> str: # "" where the last message is not an answer
     "The text of a model's last message."
     if isinstance(completion, str): return completion
-    last = completion[-1] if completion else {}
+    last = completion[-1] if completion and isinstance(completion, (list, tuple)) else completion or {}
+    if not isinstance(last, dict):
+        raise UserError(f"A completion is a text or a list of messages, not {str(completion)[:40]!r}.")
     if last.get("role") != "assistant" or last.get("tool_calls"): return ""    # a tool call is not an answer yet
     content = last.get("content")
     if isinstance(content, (list, tuple)): return "".join(map(_part_text, content))
@@ -196,7 +198,7 @@ class StockfishReward:
             raise UserError(f"StockfishReward finds no column {self.column!r} in the data set, which is to hold each"
                             " prompt's position: chess_dataset makes one, or name yours with column=.")
         fens, draws = columns[self.column], columns.get("drawing_moves")
-        _same_number(fens, completions)
+        for rows in (fens, draws or fens): _same_number(rows, completions)
         at = [i for i, fen in enumerate(fens) if fen is not None]
         call = ([fens[i] for i in at], [_answer_text(completions[i]) for i in at],
                 [draws[i] or () for i in at] if draws else None)
@@ -241,7 +243,8 @@ def boards_of(
         found = list(islice((b for g in games for b in _game_boards(g.moves)), most))
         if not found: raise UserError(f"{positions} has no game to take positions from: {skipped}.")
         return found
-    return [p if isinstance(p, chess.Board) else read_fen(p) for p in islice(positions, most)]
+    try: return [p if isinstance(p, chess.Board) else read_fen(p) for p in islice(positions, most)]
+    except TypeError as e: raise UserError(f"These are no positions ({e}).") from None
 
 def _game_boards(moves: Sequence[str]):
     "The boards before each move of a game."

@@ -11,7 +11,7 @@ import math
 import textwrap
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import NormalDist, fmean, median, median_low
+from statistics import NormalDist, fmean, median
 from typing import Callable, Mapping, Sequence
 
 from ..core import UserError, data_path
@@ -73,7 +73,6 @@ _RATIO = ("mean_clip_fraction", "mean_ratio", "mean_kl_divergence", "exact/kl_k3
 _ENTROPY, _LOSS = ("exact/entropy", "entropy"), "eval/expected_loss"
 _SCORE = ("eval_stockfish/score", "eval_random/score")
 
-# %% ../../nbs/preflight/05_postmortem.ipynb #05post17
 @dataclass(frozen=True)
 class _Log:
     rows: Sequence[dict]    # by step
@@ -211,21 +210,6 @@ def _value_only(log: _Log) -> dict | None:
     if any(map(gradient_norms, log.rows)) or median(values) >= 0.2 or max(values) < 1e-4: return None
     return dict(low=min(values), high=max(values), **_span(found))
 
-@_rule("terms that do not add up")
-def _adds_up(log: _Log) -> dict | None:
-    c, off = log.config, []
-    ways = [dict(entropy_estimator=e, kl_estimator=k) for e in ("exact", "") for k in ("k1", "k3", "exact")]
-    for r in log.rows:
-        terms = [loss_terms(r, c | way) for way in ways]
-        known = all(coefficient(r, c, k) is not None for k in ("entropy_coef", "beta_old"))
-        skip = coefficient(r, c, "beta") or "value_loss" in r or "train_total_loss" not in r or not terms[0]
-        if skip or not (known or "loss/surrogate" in r): continue
-        rest = min(abs(r["train_total_loss"] - math.fsum(t.values())) for t in terms)
-        allowed = 0.001 + 0.01 * math.fsum(map(abs, terms[0].values()))    # rounding, and 1%
-        off.append((rest - allowed, rest, r["step"]))
-    if not off or c.get("kl_in_reward") or median_low(off)[0] <= 0: return None
-    return dict(off=max(off)[1], step=max(off)[2])
-
 # %% ../../nbs/preflight/05_postmortem.ipynb #05post12
 @_rule("zero-sum reward")
 def _zero_sum(log: _Log) -> dict | None:
@@ -260,14 +244,6 @@ def _flat(log: _Log) -> dict | None:
     values = [y for _, y in flat]
     if not flat or fmean(values[:-(-len(flat) // 3)]) < 0.2 and fmean(values) < 0.5: return None
     return dict(first=values[0], start=flat[0][0], last=values[-1], end=flat[-1][0])
-
-@_rule("advantages that are not centred")
-def _centred(log: _Log) -> dict | None:
-    mean, std, c = log.get("train/advantage_mean"), dict(log.get("train/advantage_std")), log.config
-    off = [(s, y) for s, y in mean if abs(y) > 0.1 * std.get(s, math.inf)]
-    if c.get("baseline", "group") in ("none", "value") or c.get("kl_in_reward"): return None
-    if len(off) < max(3, 0.9 * len(mean)): return None
-    return dict(step=off[0][0], mean=off[0][1], spread=std[off[0][0]], times=len(off), rows=len(mean))
 
 @_rule("entropy collapse")
 def _collapse(log: _Log) -> dict | None:

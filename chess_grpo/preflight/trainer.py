@@ -21,9 +21,10 @@ from ..learner import Batch, Learner, Objective, flat_gradient, gradient_budget,
 from ..model import PolicyNetwork
 from chess_grpo.preflight.checks import (
     Check, Identity, Report, bisect, check_budget, check_direction, check_entropy_estimate,
-    check_equal_rewards, check_exploration, check_filter, check_padding, check_power,
-    check_rewards, check_saturation, check_signal, check_step, rounding_limits, step_size
+    check_exploration, check_filter, check_power, check_rewards, check_saturation, check_signal,
+    check_step, rounding_limits, step_size
 )
+from .objective import check_advantages, check_objective
 from ..rewards import Reward, RewardConfig
 from ..rollout import ScoringConfig, Rollout, compute_log_probs, moves_of
 from ..engine import EnginePool, Scores, put_scores
@@ -89,11 +90,10 @@ def preflight(
         identity.check,
         *_of_gradient(run, trial, batch, found),
         *check_rewards(drawn.rewards, loss_mask),
-        *_of_equal_rewards(run, drawn, loss_mask),
+        *_of_loss(run, drawn, loss_mask),
         *check_signal(found.advantages, confirmed, loss_mask),
         *_of_saturation(run, drawn, loss_mask),
         *_of_filters(run, filters or {}),
-        _of_padding(run),
         *check_exploration(found.new.all_log_probs.detach(), drawn.actions, drawn.mask),
         *_of_steps(run, trial, batch),
         *([check_power(games)] if games else []),
@@ -124,7 +124,6 @@ def _of_gradient(run: Trainer, trial: Learner, batch: Batch, found: Objective) -
     return [*checks, check_entropy_estimate(new.log_probs, new.entropy, batch.mask,
                                             loss.entropy_estimator, parameters)]
 
-# %% ../../nbs/preflight/03_trainer.ipynb #67cb8772
 def _trial(learner: Learner) -> Learner:
     "The same learner on a copy of weights and optimisers, to try a step."
     twin = copy.copy(learner)
@@ -172,22 +171,17 @@ def _of_filters(run: Trainer, filters: dict[str, Callable[[Scores], Tensor]]) ->
     scores = run.engine.scores(some.fens(), run.config.search_depth)
     return [check_filter(name, keeps(scores)) for name, keeps in filters.items()]
 
-def _of_padding(run: Trainer) -> Check:
-    plain = replace(run.config.loss, beta=0.0, beta_old=0.0, entropy_coef=0.0, max_completion_length=5,
-                    entropy_estimator="exact")
-    def objective(new, old, A, mask): return grpo_loss(new, old, A, mask, plain)[0]
-    return check_padding(_advantages(run), objective)
-
-def _advantages(run: Trainer) -> Callable[[Tensor, Tensor], Tensor]: # from rewards and mask
-    "As the run makes them; a value head's expectations are left out."
-    how = run.learner.advantages
-    if how.baseline == "value": how = replace(how, baseline="none")
-    return lambda rewards, mask: group_advantages(rewards, mask, how)
-
-def _of_equal_rewards(run: Trainer, drawn: Rollout, loss_mask: Tensor) -> list[Check]:
-    "Only where rewards are compared within a group."
-    if run.learner.advantages.baseline in ("value", "none"): return []
-    return [check_equal_rewards(_advantages(run), drawn.rewards, loss_mask)]
+def _of_loss(run: Trainer, drawn: Rollout, mask: Tensor) -> list[Check]:
+    "The surrogate and, where groups are compared, the advantages, as black boxes."
+    plain = replace(run.config.loss, beta=0.0, beta_old=0.0, entropy_coef=0.0,
+                    max_completion_length=8, entropy_estimator="exact")
+    def loss(new, old, A, mask, reference) -> Tensor:
+        return grpo_loss(new[None], old[None], A[None], mask[None], plain, finite=False)[0]
+    checks, how = check_objective(loss).checks, run.learner.advantages
+    if how.baseline not in ("value", "none"):
+        def made(r: Tensor, m: Tensor) -> Tensor: return group_advantages(r, m, how)
+        checks += check_advantages(made, 5, drawn.rewards, mask).checks
+    return [c for c in checks if c.verdict != "unasked"]
 
 # %% ../../nbs/preflight/03_trainer.ipynb #2838915e
 def _of_steps(run: Trainer, trial: Learner, batch: Batch) -> list[Check]:
