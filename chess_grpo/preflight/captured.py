@@ -231,6 +231,7 @@ def check_batch(
     "A batch as data: are prompts, rewards, masks and advantages those of their completions?"
     c, rows = captured, [*map(tuple, captured.prompt_ids)]
     groups = [rows.index(p) for p in rows] if groups is None else [*groups]
+    if len(groups) != len(rows): raise UserError(f"{len(groups)} groups are named for {len(rows)} completions.")
     of = [[i for i, x in enumerate(groups) if x == g] for g in dict.fromkeys(groups)]
     wrong = [len({rows[i] for i in g}) > 1 or len(g) == 1 and bool(c.rewards) for g in of]
     twice = [len(p) > 1 and p[0] == p[1] for p in rows]

@@ -49,8 +49,7 @@ class _Probe:
         self.coefficients = {k: w.default for k, w in words.items() if type(w.default) is float}
         self.new, lengths = -2 * torch.rand(8, 8, generator=g) - 1, [8, 2, 5, 7, 3, 6, 4, 1]
         self.mask = torch.arange(8) < torch.tensor(lengths)[:, None]
-        A = torch.tensor([1.4, -0.6, 0.9, -1.3, 0.5, -0.8, 0.7, -0.8])
-        self.A = A[:, None].expand(8, 8)
+        self.A = torch.tensor([1.4, -0.6, 0.9, -1.3, 0.5, -0.8, 0.7, -0.8])[:, None].repeat(1, 8)
         self.near, self.far = (self.new + s * torch.randn(8, 8, generator=g) for s in (0.1, 0.5))
         self.off = {"old": self.near, "reference": self.far}    # after some updates
 
@@ -64,9 +63,9 @@ class _Probe:
         value = self.loss(x, *rest, **given)
         if not isinstance(value, Tensor) or value.numel() != 1:
             raise UserError(f"A loss must be a tensor of one number; it is {str(value)[:60]}.")
-        if not value.requires_grad: return value, torch.zeros_like(x)
+        if not value.requires_grad: return value.reshape(()), torch.zeros_like(x)
         slope = torch.autograd.grad(value, x, allow_unused=True, materialize_grads=True)[0]
-        return value.detach(), slope
+        return value.detach().reshape(()), slope
 
     def pull(self, **given) -> Tensor: # [8,8]
         "The part of the gradient that the advantages make."
@@ -162,14 +161,14 @@ def _check_rows(p: _Probe) -> list[Check]:
         rows = torch.arange(8).tensor_split(at)
         step = p.off | {"whole": p.mask, "parts": len(rows)}
         return _apart(whole, torch.cat([p(r, **step)[1] for r in rows]))
-    cuts = {"halves": cut(4), "one and the rest": cut(1), "single rows": cut(*range(1, 8))}
+    cuts = {"halves": cut(4), "pairs": cut(2, 4, 6), "single rows": cut(*range(1, 8))}
     return [*checks, _worst("change by cutting a step", cuts, "micro-batches", 0.01)]
 
 def _check_coefficients(p: _Probe) -> list[Check]:
-    "Double each: the gradient must change."
-    found = {k: _apart(p(**p.off)[1], p(**p.off, **{k: 2 * v})[1])
+    "A hundred times each, or 0: the gradient must change."
+    found = {k: max(_apart(p(**p.off)[1], p(**p.off, **{k: x})[1]) for x in (100 * v, 0.0))
              for k, v in p.coefficients.items() if v}
-    return [_first(f"change when {k} is doubled", f"{x:.2g}", "above 0",
+    return [_first(f"change when {k} is 0, or 100 times", f"{x:.2g}", "above 0",
                    {"coefficient": not x > 1e-6}) for k, x in found.items()]
 
 def check_objective(
@@ -202,12 +201,13 @@ def check_advantages(
     m = torch.arange(steps) < torch.randint(1, steps + 1, (4, 6, 1), generator=g)
     def run(r: Tensor, m: Tensor = m) -> Tensor: # [B,G,T]
         A = advantages(r, m)
-        if getattr(A, "shape", ()) == r.shape: return torch.where(m, A.float(), 0)
-        raise UserError(f"Advantages must have the rewards' shape {[*r.shape]}, not"
-                        f" {[*getattr(A, 'shape', ())]}.")
+        if isinstance(A, Tensor) and A.shape == r.shape: return torch.where(m, A.float(), 0)
+        raise UserError(f"Advantages must be a tensor of the rewards' shape {[*r.shape]}, not"
+                        f" {type(A).__name__} {[*getattr(A, 'shape', ())]}.")
     groups = _check_groups(run, r)
     if groups.causes: return Report([groups, unasked("all but this, until it is sound")])
-    equal = _check_equal(run, *((r * 0.7, m) if rewards is None else (rewards, mask)))
+    r7 = r * 0.7 if rewards is None else rewards
+    equal = _check_equal(run, r7, mask if mask is not None else m if rewards is None else r7 == r7)
     padded = [_check_padded(run, r, m)] if steps > 1 else []
     return Report([groups, *padded, equal, *_check_members(run, r, m, not equal.causes)])
 
@@ -221,7 +221,8 @@ def _check_groups(run, r: Tensor) -> Check:
     free = others > 0.999 < _cosine(A[1, 1:], O[1, 1:]) and bool(felt[0])
     return _first("direction kept when one group's rewards are stretched and lifted",
                   f"{own:+.2f} in the group, {others:+.2f} in others", "+1.00 in both",
-                  {"baseline": free, "groups": not (min(own, others) > 0.999 and felt.all())})
+                  {"sign": bool(felt[0]) and not (O - A)[1, 0, 0] > 0, "baseline": free,
+                   "groups": not (min(own, others) > 0.999 and felt.all())})
 
 def _check_padded(run, r: Tensor, m: Tensor) -> Check:
     A, T = run(r), r.shape[2]
@@ -249,7 +250,7 @@ def _check_equal(run, rewards: Tensor, mask: Tensor, at_most: float = 0.01) -> C
     "Give a group one of its rewards throughout."
     first = mask.float().argmax(1, keepdim=True)
     whole = mask.any(1, keepdim=True).expand_as(mask)    # all as long as the longest
-    found = run(rewards.gather(1, first).expand_as(rewards), whole)[whole].abs()
+    found = run(rewards.gather(1, first).repeat(1, len(rewards[0]), 1), whole)[whole].abs()
     largest, share = found.max().item(), (found > at_most).float().mean()
     return _first("advantage of equal rewards", f"{largest:.2g} ({share:.0%} of steps above)",
                   f"at most {at_most}", {"equal rewards": not largest <= at_most})

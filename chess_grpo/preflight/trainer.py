@@ -87,11 +87,9 @@ def preflight(
     confirmed = trial.advantages_of(replace(batch, rewards=again), found.new)
     games = 2 * c.match_openings
     return Report([
-        identity.check,
-        *_of_gradient(run, trial, batch, found),
+        identity.check, *_of_gradient(run, trial, batch, found),
         *check_rewards(drawn.rewards, loss_mask),
-        *_of_loss(run, drawn, loss_mask),
-        *check_signal(found.advantages, confirmed, loss_mask),
+        *_of_loss(run, drawn, loss_mask), *check_signal(found.advantages, confirmed, loss_mask),
         *_of_saturation(run, drawn, loss_mask),
         *_of_filters(run, filters or {}),
         *check_exploration(found.new.all_log_probs.detach(), drawn.actions, drawn.mask),
