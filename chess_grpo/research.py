@@ -217,7 +217,7 @@ def totals(notes: Sequence[str] = NOTES, root: str | Path | None = "runs") -> st
     other = sum(any(v.verdict != now.verdict for v in vs if not v.counts)
                 for vs, now, kind in zip(found, stands, kinds) if kind == "changed")
     return (f"{counted(stands)}{luck}; {older} by a rule older than any figure, {argued} by argument, "
-            f"{knew} by a rule that knew figures, {other} of them with another verdict by an earlier rule{smoke}")
+            f"{knew} by a rule that knew figures ({other} relabelled){smoke}")
 
 # %% ../nbs/research/index.ipynb #4e0731a1
 def runs_of(
