@@ -52,7 +52,7 @@ def first_cell(notebook: dict) -> str:
 
 def is_first_cell(cell: dict) -> bool:
     text = "".join(cell["source"])
-    return text.startswith("#| eval: false\n") and "chess_grpo" in text and "pip" in text
+    return text.startswith("#| eval: false\n") and "chess_grpo" in text and "install" in text
 
 
 def first_cells(write: bool = False) -> list[str]:
