@@ -193,7 +193,7 @@ def check_advantages(
     advantages: Callable[[Tensor, Tensor], Tensor],
     steps: int = 1, # T: 1 = one reward a completion; above, completions have unequal lengths
     rewards: Tensor | None = None, # [B,G,T] of a run, for their roundings; None = our own
-    mask: Tensor | None = None, # [B,G,T] of these rewards
+    mask: Tensor | None = None, # [B,G,T] bool, True = counts, of these rewards; None = all do
 ) -> Report:
     "Advantages as a black box: is each group compared with itself, and with nothing else?"
     g = torch.Generator().manual_seed(0)
@@ -206,8 +206,8 @@ def check_advantages(
                         f" {type(A).__name__} {[*getattr(A, 'shape', ())]}.")
     groups = _check_groups(run, r)
     if groups.causes: return Report([groups, unasked("all but this, until it is sound")])
-    r7 = r * 0.7 if rewards is None else rewards
-    equal = _check_equal(run, r7, mask if mask is not None else m if rewards is None else r7 == r7)
+    if rewards is None: rewards, mask = r * 0.7, m    # which no float32 holds exactly
+    equal = _check_equal(run, rewards, rewards == rewards if mask is None else mask)
     padded = [_check_padded(run, r, m)] if steps > 1 else []
     return Report([groups, *padded, equal, *_check_members(run, r, m, not equal.causes)])
 

@@ -34,7 +34,7 @@ class PreflightCallback(TrainerCallback):
     "Is what samples what learns? Checked when a GRPOTrainer begins to train."
     def __init__(self,
         trainer, # trl.GRPOTrainer
-        prompts: int = 2, # how many to look at
+        prompts: int = 2, # how many to look at; rewards are called for them, in all and one by one
         completions: int = 2, # of each
         most: int = 48, # tokens of a completion
         action: str = "stop", # stop: raise UserError before the first step; warn: print only
