@@ -6,11 +6,13 @@
 __all__ = ['MOVES', 'ACTIONS', 'N_TOKENS', 'Fen', 'read_fen', 'canonical', 'positions', 'read_fens', 'Boards']
 
 # %% ../nbs/core/10_board.ipynb #deff1330
+import importlib
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Callable, NamedTuple, Sequence
 
 import chess
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -511,18 +513,19 @@ def _rules(bits: Tensor, turn: Tensor, castling: Tensor, ep: Tensor, t: _Tables)
 def _block(x: Tensor) -> int: # boards at a time: what stays in the cache
     return 256 if x.device.type == "cpu" else 1 << 20
 
-_compiled: dict[Callable, Callable] = {}    # filled by `compile_rules`
+_compiled: dict[tuple[Callable, str], Callable] = {}    # by function and device, filled by `compile_rules`
 
-def _best_of(f: Callable, n: int) -> Callable: return _compiled.get(f, f) if n > 1 else f
+def _best_of(f: Callable, boards: Boards) -> Callable:
+    return _compiled.get((f, boards.turn.device.type), f) if len(boards) > 1 else f
 
 @patch
 def legal(self: Boards) -> Legal:
     "Legal moves by plane, checks and attacks, computed once a batch."
     if "_legal" not in self.__dict__:
-        rules, t = _best_of(_rules, len(self)), _tables(self.device)
+        rules, t, n = _best_of(_rules, self), _tables(self.device), max(1, len(self))
         columns = self.bits, self.turn, self.castling, self.ep
-        blocks = zip(*(x.split(2 * _block(x)) for x in columns))    # what stays in the cache
-        parts = [rules(*block, t) for block in blocks] if len(self) else [rules(*columns, t)]
+        if rules is _rules: n = 2 * _block(self.bits)    # what stays in the cache
+        parts = [rules(*block, t) for block in zip(*(x.split(n) for x in columns))]
         self._legal = parts[0] if len(parts) == 1 else Legal(*(torch.cat(x, -1) for x in zip(*parts)))
     return self._legal
 
@@ -537,18 +540,26 @@ def _unpacked(x: Tensor, t: _Tables) -> Tensor: # [D,N] int64 -> [N,D*64] bool
 @patch
 def legal_mask(self: Boards) -> Tensor: # [N,1968] bool, True = legal
     "Which actions are legal."
-    t, planes = _tables(self.device), self.legal().planes
-    out = torch.empty(len(self), len(MOVES), dtype=torch.bool, device=planes.device)
-    white = -self.turn.to(torch.uint8)    # 255 = White to move
+    return _best_of(_mask, self)(self.legal().planes, self.turn, _tables(self.device))
+
+def _mask(planes: Tensor, turn: Tensor, t: _Tables) -> Tensor:
+    "As `Boards.legal_mask`, a byte at a time."
+    out = torch.empty(len(turn), len(MOVES), dtype=torch.bool, device=planes.device)
+    white = -turn.to(torch.uint8)    # 255 = White to move
     block = _block(planes)
-    for i in range(0, len(self), block):
+    for i in range(0, len(turn), block):
         part = planes[:, i:i + block].contiguous().view(torch.uint8).view(67, -1, 8)
         rows = part.transpose(1, 2).reshape(67 * 8, -1)    # [536,n]
         x, black = rows.index_select(0, t.byte[1]), rows.index_select(0, t.byte[0])
         # White's or Black's byte, chosen without a branch
         x.bitwise_xor_(black).bitwise_and_(white[i:i + block]).bitwise_xor_(black)
-        out[i:i + block].copy_(x.bitwise_and_(t.bit).T)
+        out[i:i + block].copy_(x.bitwise_and_(t.bit).ne_(0).view(torch.bool).T)
     return out
+
+def _mask_at_once(planes: Tensor, turn: Tensor, t: _Tables) -> Tensor:
+    "The same in one kernel, where it is compiled."
+    byte = torch.where(turn[:, None], t.byte[1], t.byte[0])
+    return planes.T.gather(1, byte // 8) >> byte % 8 * 8 & t.bit[:, 0].long() != 0
 
 # %% ../nbs/core/10_board.ipynb #ae8ced96
 @patch
@@ -651,10 +662,13 @@ def fens(self: Boards) -> list[str]:
     return [Fen(text) if ok else text for text, ok in zip(texts, self.possible().tolist())]
 
 # %% ../nbs/core/10_board.ipynb #5e590494
+def _at(table: Tensor, i: Tensor) -> Tensor:
+    return table[i] if isinstance(i, Tensor) else _rows(table[i.item()], (1, *table.shape[1:]))
+
 def _pushed(bits: Tensor, white: Tensor, castling: Tensor, ep: Tensor, halfmove: Tensor, fullmove: Tensor,
             actions: Tensor, t: _Tables) -> tuple[Tensor, ...]:
     "The columns of `Boards` after one action each; [N] bool, True = it could be taken back."
-    m = _Move(*t.moves[actions].unbind(1))
+    m = _Move(*_at(t.moves, actions).unbind(1))
     own, opp = torch.where(white, bits[:, 6:].T, bits[:, 6:].T.flip(0))
     moved = bits[:, :6] & m.leaves[:, None] != 0    # [N,6], which kind of piece
     pawn, king, gone = moved[:, 0], moved[:, 5], ~m.leaves
@@ -675,7 +689,7 @@ def _pushed(bits: Tensor, white: Tensor, castling: Tensor, ep: Tensor, halfmove:
 def push(self: Boards, actions: Tensor) -> Boards: # [N] int64, legal
     "The boards after one action each."
     old = self.bits, self.turn, self.castling, self.ep, self.halfmove, self.fullmove
-    *new, reversible = _best_of(_pushed, len(self))(*old, actions, _tables(self.device))
+    *new, reversible = _best_of(_pushed, self)(*old, actions, _tables(self.device))
     boards = Boards(*new, self.keys)
     return _remember(boards, reversible) if self.keys.shape[1] else boards
 
@@ -734,12 +748,12 @@ def _ended(planes: Tensor, check: Tensor, bits: Tensor, halfmove: Tensor, repeti
     "As `Boards.outcome`."
     stuck = _or(planes) == 0
     ends = [repetitions >= 5, halfmove >= 150, stuck, _insufficient(bits), stuck & check]
-    return t.ends[(torch.stack(ends) * t.order).amax(0)]    # the last one counts
+    return _at(t.ends, (torch.stack(ends) * t.order).amax(0))    # the last one counts
 
 @patch
 def outcome(self: Boards) -> Tensor: # [N] int64, a value of chess.Termination, 0 = the game goes on
     "How each game has ended, if it has; draws that a player would have to claim do not end it."
-    legal, ended = self.legal(), _best_of(_ended, len(self))
+    legal, ended = self.legal(), _best_of(_ended, self)
     return ended(legal.planes, legal.check, self.bits, self.halfmove, self.repetitions(), _tables(self.device))
 
 # %% ../nbs/core/10_board.ipynb #f4ef019c
@@ -771,8 +785,7 @@ def _draw(
 def random_moves(self: Boards, generator: torch.Generator) -> Tensor: # [N] int64, actions
     "One legal move a board, all equally likely; `UserError` names a board without one."
     u = torch.rand(len(self), generator=generator, device=self.device)
-    draw = _best_of(_draw, len(self))
-    legal, actions = draw(self.legal().planes, self.turn, u, _tables(self.device).action)
+    legal, actions = _draw(self.legal().planes, self.turn, u, _tables(self.device).action)
     if not legal.all():
         raise UserError(f"Row {int((legal == 0).nonzero()[0])} has no legal move: leave out games that are over.")
     return actions
@@ -784,52 +797,129 @@ def _least(attacked: Tensor) -> Tensor: # [2,5,N] -> [10,N]
     for k in range(1, 4): less.append(less[-1] | attacked[:, k])
     return torch.cat([attacked[:, :1], attacked[:, 1:] & ~torch.stack(less, 1)], 1).flatten(0, 1)
 
-def _told(seen: Tensor, ep_legal: Tensor, attacked: Tensor, aim: Tensor, attacks: bool, t: _Tables) -> Tensor:
-    "As `Boards.tokens`."
-    own, opp, rooks, ep = seen[6:].unbind(0)
-    ep = torch.where(ep_legal, ep, t.zero)
-    layers = torch.cat([seen[:6], torch.stack([opp & ~rooks, rooks & own, rooks & opp, ep])])
-    if attacks: layers = torch.cat([layers, _least(attacked), aim])
+def _weighed(layers: Tensor, t: _Tables) -> Tensor: # [L,N] -> [N,64] int16
+    "Of each square the sum of what its layers count."
+    if not isinstance(layers, Tensor):
+        on = (x[:, None] >> torch.arange(64, device=x.device) & 1 for x in layers[:, 0])
+        return sum(x * int(worth) for x, worth in zip(on, t.worth)).short()
     on = _unpacked(layers, t).view(layers.shape[1], len(layers), 64)
     return (on * t.worth[:len(layers), None]).sum(1, dtype=torch.int16)
+
+def _layers(seen: Tensor, ep_legal: Tensor, t: _Tables) -> Tensor: # [10,N]
+    own, opp, rooks, ep = seen[6:].unbind(0)
+    ep = torch.where(ep_legal, ep, t.zero)
+    return torch.cat([seen[:6], torch.stack([opp & ~rooks, rooks & own, rooks & opp, ep])])
+
+def _pieces(seen: Tensor, ep_legal: Tensor, t: _Tables) -> Tensor:
+    "As `Boards.tokens` without attacks."
+    return _weighed(_layers(seen, ep_legal, t), t)
+
+def _told(seen: Tensor, ep_legal: Tensor, attacked: Tensor, aim: Tensor, t: _Tables) -> Tensor:
+    "As `Boards.tokens`."
+    return _weighed(torch.cat([_layers(seen, ep_legal, t), _least(attacked), aim]), t)
 
 @patch
 def tokens(self: Boards, attacks: bool = True) -> Tensor: # [N,64] int16 in 0..4607
     "The positions as the mover sees them, one token a square; without `attacks`, `piece` alone."
-    legal, told = self.legal(), _best_of(_told, len(self))
-    return told(legal.seen, legal.ep, legal.attacked, legal.aim, attacks, _tables(self.device))
+    legal, t = self.legal(), _tables(self.device)
+    if not attacks: return _best_of(_pieces, self)(legal.seen, legal.ep, t)
+    return _best_of(_told, self)(legal.seen, legal.ep, legal.attacked, legal.aim, t)
 
 # %% ../nbs/core/10_board.ipynb #261eeb6d
+def _choose(so, a, b): return torch.where(so, a, b) if isinstance(so, Tensor) else a if so else b
+
+class _Rows(np.ndarray):
+    "Tensors [...,N] as an array [...,1] of tensors [N] and numbers."
+    def __eq__(self, x): return np.equal(self, x, dtype=object)
+    def __ne__(self, x): return np.not_equal(self, x, dtype=object)
+    def __gt__(self, x): return np.greater(self, x, dtype=object)
+    def __ge__(self, x): return np.greater_equal(self, x, dtype=object)
+    def all(self, dim): return np.bitwise_and.reduce(self, dim)
+    def amax(self, dim): return np.frompyfunc(torch.maximum, 2, 1).reduce(self, dim)
+    def expand(self, n, _): return np.broadcast_to(self, (n, 1), subok=True)
+    def flatten(self, *_): return self.reshape(-1, *self.shape[2:])    # the first two
+    def flip(self, dim): return np.flip(self, dim)
+    def roll(self, k, dim): return np.roll(self, k, dim)
+    def unbind(self, dim): return [*np.moveaxis(self, dim, 0)]
+
+    @classmethod
+    def __torch_function__(cls, f, types, args=(), kwargs=None):
+        if f is torch.where: return np.frompyfunc(_choose, 3, 1)(*args)
+        return (np.stack if f is torch.stack else np.concatenate)(*args, **(kwargs or {})).view(_Rows)
+
+def _rows(x: Tensor, shape: tuple[int, ...]) -> _Rows: # its shape, with 1 for the boards
+    out = np.empty(shape, object)
+    for i in np.ndindex(*shape): out[i] = x[tuple(k if n > 1 else slice(None) for k, n in zip(i, shape))]
+    return out.view(_Rows)
+
+def _numbers(x: Tensor) -> _Rows | int: return np.array(x.tolist(), object).view(_Rows) if x.ndim else x.item()
+
+def _packed(x: _Rows | Tensor) -> Tensor:
+    if isinstance(x, Tensor) or x.size == 1: return x if isinstance(x, Tensor) else x.item()
+    return torch.stack([*x.flat], 1) if len(x) == 1 else torch.stack([*x.flat]).view(*x.shape[:-1], -1)
+
+
+# %% ../nbs/core/10_board.ipynb #261eeb6e
 def _arguments(boards: Boards) -> dict[Callable, tuple]:
     "What each compiled function gets for some boards; any actions will do."
     b, t, legal = boards, _tables(boards.device), boards.legal()
-    columns, u = (b.bits, b.turn, b.castling, b.ep), torch.arange(len(b), device=b.device) / len(b)
+    columns, actions = (b.bits, b.turn, b.castling, b.ep), torch.arange(len(b), device=b.device) % len(MOVES)
     return {
-        _rules: (*columns, t), _draw: (legal.planes, b.turn, u, t.action),
-        _pushed: (*columns, b.halfmove, b.fullmove, (u * len(MOVES)).long(), t),
+        _rules: (*columns, t), _mask: (legal.planes, b.turn, t),
+        _pushed: (*columns, b.halfmove, b.fullmove, actions, t),
         _ended: (legal.planes, legal.check, b.bits, b.halfmove, b.repetitions(), t),
-        _told: (legal.seen, legal.ep, legal.attacked, legal.aim, True, t),
+        _pieces: (legal.seen, legal.ep, t), _told: (legal.seen, legal.ep, legal.attacked, legal.aim, t),
     }
 
 def _same(a, b) -> bool:
     return torch.equal(a, b) if isinstance(a, Tensor) else all(torch.equal(x, y) for x, y in zip(a, b))
 
+_N = 37    # a size that no table has
+_FUSE = {"max_fusion_size": 10**6, "max_pointwise_cat_inputs": 0}    # all in one loop
+_SMALL = {"realize_opcount_threshold": 8, "realize_reads_threshold": 2}    # of many small parts: quicker to compile
+
+_INDEXED = "moves", "ends", "byte", "bit"    # tables that stay tensors
+
+def _traced(f: Callable, given: tuple) -> torch.fx.GraphModule: # of what it gets and the tables that are indexed
+    "A function of any number of boards, with each row a tensor of its own."
+    *tensors, t = given
+    shapes = [tuple(1 if n == _N else n for n in x.shape) for x in tensors]
+    numbers = _Tables(*map(_numbers, t))
+    def flat(*xs):
+        xs, now = xs[:len(tensors)], numbers._replace(**dict(zip(_INDEXED, xs[len(tensors):])))
+        if f is _mask: return [_mask_at_once(*xs, now)]
+        out = f(*map(_rows, xs, shapes), now)
+        return [*map(_packed, out)] if type(out) in (tuple, Legal) else [_packed(out)]
+    make_fx = importlib.import_module("torch.fx.experimental.proxy_tensor").make_fx    # slow to load
+    graph = make_fx(flat, tracing_mode="symbolic")(*tensors, *(getattr(t, k) for k in _INDEXED))
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    return graph
+
+def _fused(f: Callable, given: tuple) -> Callable:
+    graph, like, tables = _traced(f, given), f(*given), [getattr(given[-1], k) for k in _INDEXED]
+    inputs = [x.meta["val"] for x in graph.graph.nodes if x.op == "placeholder"]
+    compiler = importlib.import_module("torch._inductor")
+    how = _FUSE | _SMALL if f is _rules else _FUSE
+    fast = compiler.standalone_compile(graph, inputs, options={"config_patches": how})
+    kind = next if isinstance(like, Tensor) else Legal._make if isinstance(like, Legal) else tuple
+    return lambda *given: kind(iter(fast(*(x.contiguous() for x in given[:-1]), *tables)))
+
 def compile_rules(
     on: bool = True, # False = back to eager
     device: str = "cpu", # where the boards will be
 ) -> str: # "" = compiled; else why not, and eager mode stays in use
-    "Compile legal moves, random ones, successors, outcomes and tokens: the same bits in fewer kernels."
+    "Compile the rules, a kernel a function, the same bits; on a CPU masks stay in eager mode, which is faster."
     _compiled.clear()
     if not on: return "switched off"
-    fuse = {"force_pointwise_cat": True} if device != "cpu" else {}    # on a CPU that is slower
-    fast = {f: torch.compile(f, dynamic=True, options=fuse) for f in (_rules, _draw, _pushed, _ended, _told)}
-    # sizes that no table has, or the compiler takes two dimensions for one; the second call settles
-    # the guards
-    try: same = all(_same(fast[f](*given), f(*given)) for n in (37, 53)
-                    for f, given in _arguments(Boards.start(n, device=device)).items())
+    try:
+        some, more = (_arguments(Boards.start(n, device=device)) for n in (_N, 53))
+        fast = {f: _fused(f, given) for f, given in some.items() if f is not _mask or device != "cpu"}
+        same = all(_same(g(*more[f]), f(*more[f])) for f, g in fast.items())
     except RuntimeError as e:
         return (f"torch.compile does not work here ({str(e).strip().splitlines()[0]}): install a"
                 " C++ compiler, such as g++")
     if not same: return "torch.compile gives other bits here"
-    _compiled.update(fast)
+    _compiled.update({(f, torch.device(device).type): g for f, g in fast.items()})
     return ""
+
