@@ -15,24 +15,30 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity, pad
 
 from ..core import UserError
-from .checks import REMEDIES, Check, Report, judge, unasked
+from .checks import REMEDIES, Check, Report, judge, keyed, unasked
 
 # %% ../../nbs/preflight/01_objective.ipynb #0b1ec702
 _MAY_BE_MEANT = ("constant factor", "without advantage", "flat groups", "empty rows", "masked nan",
-                 "baseline")    # warnings
+                 "baseline", "centred inside", "masked ratios", "one-sided clip", "one side")
 
-def _first(name: str, figure: str, limit: str, wrong: dict[str, bool]) -> Check:
-    "The first of the causes that is so."
-    for cause in (k for k, is_so in wrong.items() if is_so):
-        verdict = "warning" if cause in _MAY_BE_MEANT else "fault"
-        return Check(name, figure, limit, verdict, REMEDIES[cause], (cause,))
-    return Check(name, figure, limit, "sound")
+def _first(name: str, figure: str, limit: str, wrong: dict[str, bool], key: str = "") -> Check:
+    "The first of the causes that is so; the key is the last of them."
+    cause, key = next((k for k, is_so in wrong.items() if is_so), ""), key or [*wrong][-1]
+    if not cause: return Check(name, figure, limit, "sound", key=key)
+    verdict = "warning" if cause in _MAY_BE_MEANT else "fault"
+    return Check(name, figure, limit, verdict, REMEDIES[cause], (cause,), key)
 
-def _worst(name: str, found: dict[str, float], cause: str, at_most: float = 1e-3) -> Check:
+def _worst(name: str, found: dict[str, float], cause: str, at_most=1e-3, key: str = "") -> Check:
     "The largest of several changes, nan above all."
     worst = max(found, key=lambda k: (math.isnan(found[k]), found[k]))
     return _first(name, f"{found[worst]:.2g} ({worst})", f"at most {at_most:.3g}",
-                  {cause: not found[worst] <= at_most})
+                  {cause: not found[worst] <= at_most}, key)
+
+def _ran(f: Callable, *given, **more):
+    "What it gives, or one sentence."
+    try: return f(*given, **more)
+    except Exception as e:
+        raise UserError(f"It fails on numbers of ours, {type(e).__name__}: {e}") from e
 
 def _apart(a: Tensor, b: Tensor) -> float:
     "Length of the difference, in lengths of the first."
@@ -44,6 +50,7 @@ def _cosine(a: Tensor, b: Tensor) -> float:
 class _Probe:
     "A loss, and eight rows of unequal length to try it on."
     def __init__(self, loss: Callable[..., Tensor], seed: int):
+        if not callable(loss): raise UserError(f"A loss is a function, not a {type(loss).__name__}.")
         g, words = torch.Generator().manual_seed(seed), inspect.signature(loss).parameters
         self.loss, self.cuts = loss, {"whole", "parts"} <= words.keys()
         self.coefficients = {k: w.default for k, w in words.items() if type(w.default) is float}
@@ -52,6 +59,9 @@ class _Probe:
         self.A = torch.tensor([1.4, -0.6, 0.9, -1.3, 0.5, -0.8, 0.7, -0.8])[:, None].repeat(1, 8)
         self.near, self.far = (self.new + s * torch.randn(8, 8, generator=g) for s in (0.1, 0.5))
         self.off = {"old": self.near, "reference": self.far}    # after some updates
+        slope, halves = self(**self.off)[1], (torch.bfloat16, torch.float16)
+        rounded = any((slope.to(d).float() == slope).all() for d in halves)
+        self.eps = 0.02 if rounded else 1e-3    # what its arithmetic may do
 
     def __call__(self, rows=slice(None), **given) -> tuple[Tensor, Tensor]: # value; gradient
         "At equal weights, but for what is given."
@@ -60,7 +70,7 @@ class _Probe:
         if self.cuts: given = {"whole": given.get("mask", self.mask), "parts": 1} | given
         new, *rest = (given.pop(k, x)[rows] for k, x in usual.items())
         x = new.clone().requires_grad_()
-        value = self.loss(x, *rest, **given)
+        value = _ran(self.loss, x, *rest, **given)
         if not isinstance(value, Tensor) or value.numel() != 1:
             raise UserError(f"A loss must be a tensor of one number; it is {str(value)[:60]}.")
         if not value.requires_grad: return value.reshape(()), torch.zeros_like(x)
@@ -74,13 +84,24 @@ class _Probe:
 
 # %% ../../nbs/preflight/01_objective.ipynb #0b1ec704
 def _check_along(p: _Probe) -> Check:
-    pull, some = p.pull(), p.A * (torch.arange(8) > 0)[:, None]
+    pull, one = p.pull(), torch.eye(8)[..., None]    # of one row's advantages alone
     weight, size = (-pull / p.A)[p.mask], pull.norm()
     cosine = _cosine(-pull[p.mask], p.A[p.mask]) if size > 0 else 0.0
+    felt = torch.stack([p.pull(A=p.A * x).abs() > 1e-3 * size for x in one])    # [8,8,8] bool
+    by, there, m = felt.any(2), pull[1:] != 0, p.mask[1:]    # [8,8]: of a row, by which rows
     return _first("gradient along the advantages, cosine", f"{cosine:+.2f}", "+ at each token", {
         "not finite": not pull.isfinite().all(), "no gradient": not size > 0,
-        "turn": not _apart(pull, -p.pull(A=-p.A)) < 1e-3, "sign": bool((weight < 0).all()),
-        "along": not (weight > 0).all() or bool(p.pull(A=some)[0].norm() > 1e-3 * size)})
+        "turn": not _apart(pull, -p.pull(A=-p.A)) < p.eps,
+        "mask late": torch.equal(there[:, 1:], m[:, :-1]) or torch.equal(there[:, :-1], m[:, 1:]),
+        "another row": bool((by.sum(0) == 1).all() and (by.sum(1) == 1).all() > by.diag().all()),
+        "centred inside": not _apart(pull, p.pull(A=p.A + 1)) > p.eps,
+        "sign": bool((weight < 0).all()),
+        "along": not (weight > 0).all() or bool((felt & (one == 0)).any())})
+
+def _check_ratio(p: _Probe) -> Check:
+    found = {"by 0.5 nats": _apart(p.pull(), p.pull(reference=p.far))}
+    name = "change of the advantages' part when the reference moves"
+    return _worst(name, found, "reference ratio", max(0.01, p.eps))
 
 # what a loss may divide by, of a mask [N,T]; a constant may be a part of the last two
 _MEANS = {"the mean over tokens": lambda m: m.sum(),
@@ -91,28 +112,41 @@ _MEANS = {"the mean over tokens": lambda m: m.sum(),
 
 def _check_factor(p: _Probe) -> Check:
     "Find what it divides by in batches of three shapes; what is left must be 1."
-    found, what, factor = [], "a mean that is not known", 1.0
+    found, what, factor = [], "", 1.0
     for n, t, longest in ((8, 8, 8), (8, 8, 4), (6, 6, 6)):
         m, new, A = p.mask[:n, :t] & (torch.arange(t) < longest), p.new[:n, :t], p.A[:n, :t]
         found.append((-p.pull(new=new, A=A, mask=m, reference=new) / A, m))
     for name, count in reversed(_MEANS.items()):
         left = torch.cat([(w * count(m))[m] for w, m in found])
-        if (left - left.mean()).abs().max() < 1e-3 * left.mean().abs():
+        if (left - left.mean()).abs().max() < p.eps * left.mean().abs():
             what, factor = name, left.mean().item()
-    off, whole = abs(factor - 1) > 1e-3, what == "the sum over tokens"
+    p.of_rows, off, whole = "rows" in what, abs(factor - 1) > p.eps, what == "the sum over tokens"
+    if not what:
+        return unasked("size of the gradient: it divides by nothing that is known here", "factor")
     return _first("size of the gradient", f"{factor:.4g} times {what}", "1", {
-        "factor": off and "sum over tokens" not in what, "constant factor": off and whole})
+        "factor": off and "sum over tokens" not in what, "constant factor": off and whole}, "factor")
 
 def _check_clip(p: _Probe) -> Check:
-    "Move rows by 0.4 nats: it may be clipped only where it has gone the advantage's way."
-    def kept(nats: float) -> Tensor: # [8] of the gradient at ratio 1
-        moved = p.pull(new=p.new + nats, old=p.new, reference=p.new + nats)
-        return (moved * p.mask).sum(1) / (p.pull() * p.mask).sum(1)
-    up, down, gain = kept(0.4), kept(-0.4), p.A[:, 0] > 0
-    along, against = torch.where(gain, up, down).max(), torch.where(gain, down, up).min()
-    figure = f"{against:.2g}; with it {along:.2g}{', not clipped' * bool(along > 0.05)}"
+    "Move the ratio by 0.4 nats: it may be clipped only where it has gone the advantage's way."
+    whole, gain = (p.pull() * p.mask).sum(1), p.A[:, 0] > 0
+    def at(nats: Tensor) -> dict[str, Tensor]:
+        new = p.new + (nats * torch.where(gain, 1, -1))[:, None]
+        return {"new": new, "old": p.new, "reference": new}
+    def kept(nats: Tensor) -> Tensor: # [8] of the gradient at ratio 1
+        return (p.pull(**at(nats)) * p.mask).sum(1) / whole
+    some = torch.full((8,), 0.05)    # by which a ratio of sums moves once a token
+    move = 0.4 / (kept(-some).log() / some).nan_to_num(1, 1, 1).abs().round().clamp(min=1)
+    with_it, against, far = kept(move), kept(-move), kept(4 * move) < 0.05
+    def gone(rows: Tensor, nats: Tensor) -> bool: # their value too?
+        A, there = p.A * rows[:, None], at(nats)
+        return bool(rows.any()) and (p(A=A, **there)[0] - p(A=0 * A, **there)[0]).abs() < 1e-6
+    shut, one = against < 0.05, far[gain].all() != far[~gain].all()
+    figure, along = f"{against.min():.2g}; with it {with_it.max():.2g}", with_it.max() > 0.05
     return _first("gradient where the ratio moved against the advantage, of that at ratio 1",
-                  figure, "at least 0.05", {"clip side": not against > 0.05})
+                  figure + ", not clipped" * bool(along), "at least 0.05", {
+        "masked ratios": gone(shut, -move) or one and gone(far, 4 * move),
+        "one-sided clip": not shut.any() and bool(one), "clip side": bool(shut.any())})
+
 
 # %% ../../nbs/preflight/01_objective.ipynb #0b1ec706
 def _check_reference(p: _Probe) -> list[Check]:
@@ -123,13 +157,14 @@ def _check_reference(p: _Probe) -> list[Check]:
     moves, left = _apart(far, near) > 1e-3, idle / max(share, 1e-30)
     if not moves and not (value - at).abs() > 1e-6 * at.abs().clamp_min(1):
         return [_first("pull without advantage", f"{idle:.2g}, no reference is used", "0",
-                       {"without advantage": not idle < 1e-3})]
+                       {"without advantage": not idle < 1e-3}, "reference")]
     to = _cosine(-far[p.mask], (p.far - p.new)[p.mask])
     figure = f"cosine {to:+.2f} with the way to it, {left:.2g} of it at the start"
     wrong = {"reference": not moves, "pull at the start": not left < 1e-3,
              "away from the reference": not to > 0.1}
     flat = {"flat groups": not any(wrong.values()) and not share <= 0.05}
-    return [_first("pull of the reference", figure, "towards it, 0 at the start", wrong),
+    return [_first("pull of the reference", figure, "towards it, 0 at the start", wrong,
+                   "reference"),
             _first("pull on groups of equal rewards", f"{share:.2g} of others", "0.05", flat)]
 
 # %% ../../nbs/preflight/01_objective.ipynb #0b1ec708
@@ -144,32 +179,35 @@ def _check_padding(p: _Probe) -> list[Check]:
         return _apart(torch.cat([value[None], slope[p.mask]]), both)
     moved = {"gradient of padding": (slope[~p.mask].norm() / slope.norm()).item(),
              "values in padding": change(1.0, 0, 0), "length of padding": change(0.0, 0, 3)}
-    first, empty = _worst("change by padding", moved, "padding"), change(0.0, 0, 0, 0, 3)
+    first, empty = _worst("change by padding", moved, "padding", p.eps), change(0.0, 0, 0, 0, 3)
     if first.causes: return [first]
     nans, none = {str(x): change(x, 0, 0) for x in (math.nan, inf, -inf)}, {"three more": empty}
     cause = "0 / 0" if math.isnan(empty) else "empty rows"
-    return [first, _worst("change by rows without a token", none, cause),
-            _worst("change when padding is no number", nans, "masked nan")]
+    return [first, _worst("change by rows without a token", none, cause, p.eps, "empty rows"),
+            _worst("change when padding is no number", nans, "masked nan", p.eps)]
 
 def _check_rows(p: _Probe) -> list[Check]:
     "Put rows in another order, and cut a step into micro-batches."
     order, (_, whole) = torch.tensor([3, 0, 7, 5, 1, 6, 2, 4]), p(**p.off)
     moved = {"other order": _apart(whole[order], p(order, **p.off)[1])}
-    checks = [_worst("change when rows change places", moved, "order")]
-    if not p.cuts: return [*checks, unasked("micro-batches: it takes no `whole` and `parts`")]
+    checks, key = [_worst("change when rows change places", moved, "order", p.eps)], "micro-batches"
+    if not p.cuts: return [*checks, unasked(f"{key}: it takes no `whole` and `parts`", key)]
     def cut(*at: int) -> float:
         rows = torch.arange(8).tensor_split(at)
         step = p.off | {"whole": p.mask, "parts": len(rows)}
         return _apart(whole, torch.cat([p(r, **step)[1] for r in rows]))
     cuts = {"halves": cut(4), "pairs": cut(2, 4, 6), "single rows": cut(*range(1, 8))}
-    return [*checks, _worst("change by cutting a step", cuts, "micro-batches", 0.01)]
+    cause = key + " of rows" * p.of_rows
+    return [*checks, _worst("change by cutting a step", cuts, cause, max(0.01, p.eps), key)]
 
 def _check_coefficients(p: _Probe) -> list[Check]:
     "A hundred times each, or 0: the gradient must change."
     found = {k: max(_apart(p(**p.off)[1], p(**p.off, **{k: x})[1]) for x in (100 * v, 0.0))
              for k, v in p.coefficients.items() if v}
     return [_first(f"change when {k} is 0, or 100 times", f"{x:.2g}", "above 0",
-                   {"coefficient": not x > 1e-6}) for k, x in found.items()]
+                   {"coefficient": not x > 1e-6}, f"coefficient {k}") for k, x in found.items()]
+
+_REST = "all but this, until it is sound"
 
 def check_objective(
     # from log-probabilities, with gradient, old ones, advantages, mask (bool, True = counts) and
@@ -181,35 +219,41 @@ def check_objective(
     "A loss as a black box: does each number reach the gradient, and only where it should?"
     p = _Probe(loss, seed)
     along = _check_along(p)
-    if along.causes: return Report([along, unasked("all but this, until it is sound")])
+    if along.causes: return keyed("objective", [along, unasked(_REST, "all")])
     pull = _check_reference(p)
     clip = [] if "without advantage" in pull[0].causes else [_check_clip(p)]
-    return Report([along, _check_factor(p), *clip, *pull, *_check_padding(p), *_check_rows(p),
-                   *_check_coefficients(p)])
+    return keyed("objective", [along, _check_factor(p), _check_ratio(p), *clip, *pull,
+                 *_check_padding(p), *_check_rows(p), *_check_coefficients(p)])
 
 # %% ../../nbs/preflight/01_objective.ipynb #0b1ec712
 def check_advantages(
     # from rewards [B,G,T] and mask (bool, True = counts) to advantages [B,G,T]
     advantages: Callable[[Tensor, Tensor], Tensor],
     steps: int = 1, # T: 1 = one reward a completion; above, completions have unequal lengths
-    rewards: Tensor | None = None, # [B,G,T] of a run, for their roundings; None = our own
-    mask: Tensor | None = None, # [B,G,T] bool, True = counts, of these rewards; None = all do
+    rewards: Tensor | None = None, # [B,G,T] or [B,G] of a run, for roundings; None = our own
+    mask: Tensor | None = None, # of these rewards, bool, True = counts; None = all do
 ) -> Report:
     "Advantages as a black box: is each group compared with itself, and with nothing else?"
     g = torch.Generator().manual_seed(0)
     r = torch.randint(33, (4, 6, steps), generator=g) / 32    # exact in bf16
     m = torch.arange(steps) < torch.randint(1, steps + 1, (4, 6, 1), generator=g)
+    if not callable(advantages): raise UserError("Advantages are asked as a function of rewards "
+        f"and mask, not as a {type(advantages).__name__}; numbers of a batch go to check_batch.")
     def run(r: Tensor, m: Tensor = m) -> Tensor: # [B,G,T]
-        A = advantages(r, m)
-        if isinstance(A, Tensor) and A.shape == r.shape: return torch.where(m, A.float(), 0)
-        raise UserError(f"Advantages must be a tensor of the rewards' shape {[*r.shape]}, not"
-                        f" {type(A).__name__} {[*getattr(A, 'shape', ())]}.")
+        A = _ran(lambda: torch.as_tensor(advantages(r, m)))
+        if A.shape == r.shape: return torch.where(m, A.float(), 0)
+        raise UserError(f"Advantages must have the rewards' shape {[*r.shape]}, not {[*A.shape]}.")
     groups = _check_groups(run, r)
-    if groups.causes: return Report([groups, unasked("all but this, until it is sound")])
+    if groups.causes: return keyed("advantages", [groups, unasked(_REST, "all")])
     if rewards is None: rewards, mask = r * 0.7, m    # which no float32 holds exactly
-    equal = _check_equal(run, rewards, rewards == rewards if mask is None else mask)
+    rewards = _ran(torch.as_tensor, rewards).float()
+    mask = rewards == rewards if mask is None else _ran(torch.as_tensor, mask).bool()
+    if rewards.ndim == 2: rewards, mask = rewards[..., None], mask.view(*rewards.shape, 1)
+    if rewards.ndim != 3: raise UserError(f"rewards are [B,G,T] or [B,G], not {[*rewards.shape]}.")
+    equal = _check_equal(run, rewards, mask)
     padded = [_check_padded(run, r, m)] if steps > 1 else []
-    return Report([groups, *padded, equal, *_check_members(run, r, m, not equal.causes)])
+    return keyed("advantages", [groups, _check_sides(run, r), *padded, equal,
+                                *_check_members(run, r, m, not equal.causes)])
 
 def _check_groups(run, r: Tensor) -> Check:
     "Stretch and lift one group's rewards; then lift one of its members, which all must feel."
@@ -221,8 +265,20 @@ def _check_groups(run, r: Tensor) -> Check:
     free = others > 0.999 < _cosine(A[1, 1:], O[1, 1:]) and bool(felt[0])
     return _first("direction kept when one group's rewards are stretched and lifted",
                   f"{own:+.2f} in the group, {others:+.2f} in others", "+1.00 in both",
-                  {"sign": bool(felt[0]) and not (O - A)[1, 0, 0] > 0, "baseline": free,
+                  {"not finite": not A.isfinite().all(), "no advantage": not A.abs().max() > 0,
+                   "sign": bool(felt[0]) and not (O - A)[1, 0, 0] > 0, "baseline": free,
                    "groups": not (min(own, others) > 0.999 and felt.all())})
+
+def _check_sides(run, r: Tensor) -> Check:
+    "Reward first steps alone: in a group the better has more, and some have less than nothing."
+    first = r * (torch.arange(r.shape[2]) == 0)
+    A, x = run(first)[..., 0], first[..., 0]
+    better = x[:, :, None] > x[:, None]
+    turned = (better & (A[:, :, None] < A[:, None] - 1e-4)).sum() / better.sum()
+    one = ((A > -1e-6).all(1) | (A < 1e-6).all(1)).all()
+    return _first("pairs in which the better has the smaller advantage",
+                  f"{turned:.0%}, advantages {A.min():.2g} to {A.max():.2g}",
+                  "0%, on both sides of 0", {"size only": turned > 0.05, "one side": bool(one)})
 
 def _check_padded(run, r: Tensor, m: Tensor) -> Check:
     A, T = run(r), r.shape[2]
