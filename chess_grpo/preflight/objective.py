@@ -38,7 +38,7 @@ def _ran(f: Callable, *given, **more):
     "What it gives, or one sentence."
     try: return f(*given, **more)
     except Exception as e:
-        raise UserError(f"It fails on numbers of ours, {type(e).__name__}: {e}") from e
+        raise UserError(f"It fails on these numbers, {type(e).__name__}: {e}") from e
 
 def _apart(a: Tensor, b: Tensor) -> float:
     "Length of the difference, in lengths of the first."
@@ -247,9 +247,10 @@ def check_advantages(
     if groups.causes: return keyed("advantages", [groups, unasked(_REST, "all")])
     if rewards is None: rewards, mask = r * 0.7, m    # which no float32 holds exactly
     rewards = _ran(torch.as_tensor, rewards).float()
-    mask = rewards == rewards if mask is None else _ran(torch.as_tensor, mask).bool()
-    if rewards.ndim == 2: rewards, mask = rewards[..., None], mask.view(*rewards.shape, 1)
+    if rewards.ndim == 2: rewards = rewards[..., None]
     if rewards.ndim != 3: raise UserError(f"rewards are [B,G,T] or [B,G], not {[*rewards.shape]}.")
+    mask = torch.ones(()) if mask is None else _ran(torch.as_tensor, mask)
+    mask = _ran(lambda: mask.bool().view(rewards.shape) if mask.ndim else rewards == rewards)
     equal = _check_equal(run, rewards, mask)
     padded = [_check_padded(run, r, m)] if steps > 1 else []
     return keyed("advantages", [groups, _check_sides(run, r), *padded, equal,
@@ -261,13 +262,15 @@ def _check_groups(run, r: Tensor) -> Check:
     whole[1], one[1, 0] = 5 * r[1] + 3 * (r.shape[2] == 1), r[1, 0] + 3
     A, W, O = run(r), run(whole), run(one)
     own, others = _cosine(A[1], W[1]), _cosine(A[rest], W[rest])
-    felt = (O - A)[1, :, 0].abs() > 1e-4
+    felt, top = (O - A)[1, :, 0].abs() > 1e-4, O[1, :, 0].abs().argmax()
+    known = (felt | (A == 0)[1, :, 0] & (O == 0)[1, :, 0]).all() and min(own, others) > 0.999
     free = others > 0.999 < _cosine(A[1, 1:], O[1, 1:]) and bool(felt[0])
     return _first("direction kept when one group's rewards are stretched and lifted",
                   f"{own:+.2f} in the group, {others:+.2f} in others", "+1.00 in both",
                   {"not finite": not A.isfinite().all(), "no advantage": not A.abs().max() > 0,
+                   "another row": bool(known and top != 0 and O[1, top, 0] > A[1, top, 0]),
                    "sign": bool(felt[0]) and not (O - A)[1, 0, 0] > 0, "baseline": free,
-                   "groups": not (min(own, others) > 0.999 and felt.all())})
+                   "groups": not known})
 
 def _check_sides(run, r: Tensor) -> Check:
     "Reward first steps alone: in a group the better has more, and some have less than nothing."
