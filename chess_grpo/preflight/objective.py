@@ -37,8 +37,7 @@ def _worst(name: str, found: dict[str, float], cause: str, at_most=1e-3, key: st
 def _ran(f: Callable, *given, **more):
     "What it gives, or one sentence."
     try: return f(*given, **more)
-    except Exception as e:
-        raise UserError(f"It fails on these numbers, {type(e).__name__}: {e}") from e
+    except Exception as e: raise UserError(f"This cannot be asked: {type(e).__name__}, {e}.") from e
 
 def _apart(a: Tensor, b: Tensor) -> float:
     "Length of the difference, in lengths of the first."
@@ -50,8 +49,7 @@ def _cosine(a: Tensor, b: Tensor) -> float:
 class _Probe:
     "A loss, and eight rows of unequal length to try it on."
     def __init__(self, loss: Callable[..., Tensor], seed: int):
-        if not callable(loss): raise UserError(f"A loss is a function, not a {type(loss).__name__}.")
-        g, words = torch.Generator().manual_seed(seed), inspect.signature(loss).parameters
+        g, words = torch.Generator().manual_seed(seed), _ran(inspect.signature, loss).parameters
         self.loss, self.cuts = loss, {"whole", "parts"} <= words.keys()
         self.coefficients = {k: w.default for k, w in words.items() if type(w.default) is float}
         self.new, lengths = -2 * torch.rand(8, 8, generator=g) - 1, [8, 2, 5, 7, 3, 6, 4, 1]
@@ -59,9 +57,8 @@ class _Probe:
         self.A = torch.tensor([1.4, -0.6, 0.9, -1.3, 0.5, -0.8, 0.7, -0.8])[:, None].repeat(1, 8)
         self.near, self.far = (self.new + s * torch.randn(8, 8, generator=g) for s in (0.1, 0.5))
         self.off = {"old": self.near, "reference": self.far}    # after some updates
-        slope, halves = self(**self.off)[1], (torch.bfloat16, torch.float16)
-        rounded = any((slope.to(d).float() == slope).all() for d in halves)
-        self.eps = 0.02 if rounded else 1e-3    # what its arithmetic may do
+        s, halves = self(**self.off)[1], (torch.bfloat16, torch.float16)
+        self.eps = 0.02 if any((s.to(d).float() == s).all() for d in halves) else 1e-3    # roundings
 
     def __call__(self, rows=slice(None), **given) -> tuple[Tensor, Tensor]: # value; gradient
         "At equal weights, but for what is given."
@@ -95,13 +92,9 @@ def _check_along(p: _Probe) -> Check:
         "mask late": torch.equal(there[:, 1:], m[:, :-1]) or torch.equal(there[:, :-1], m[:, 1:]),
         "another row": bool((by.sum(0) == 1).all() and (by.sum(1) == 1).all() > by.diag().all()),
         "centred inside": not _apart(pull, p.pull(A=p.A + 1)) > p.eps,
+        "reference ratio": _apart(pull, p.pull(reference=p.far)) > max(0.01, p.eps),
         "sign": bool((weight < 0).all()),
         "along": not (weight > 0).all() or bool((felt & (one == 0)).any())})
-
-def _check_ratio(p: _Probe) -> Check:
-    found = {"by 0.5 nats": _apart(p.pull(), p.pull(reference=p.far))}
-    name = "change of the advantages' part when the reference moves"
-    return _worst(name, found, "reference ratio", max(0.01, p.eps))
 
 # what a loss may divide by, of a mask [N,T]; a constant may be a part of the last two
 _MEANS = {"the mean over tokens": lambda m: m.sum(),
@@ -121,31 +114,30 @@ def _check_factor(p: _Probe) -> Check:
         if (left - left.mean()).abs().max() < p.eps * left.mean().abs():
             what, factor = name, left.mean().item()
     p.of_rows, off, whole = "rows" in what, abs(factor - 1) > p.eps, what == "the sum over tokens"
-    if not what:
-        return unasked("size of the gradient: it divides by nothing that is known here", "factor")
+    if not what: return unasked("size of the gradient: it is of no mean that is known", "factor")
     return _first("size of the gradient", f"{factor:.4g} times {what}", "1", {
         "factor": off and "sum over tokens" not in what, "constant factor": off and whole}, "factor")
 
 def _check_clip(p: _Probe) -> Check:
     "Move the ratio by 0.4 nats: it may be clipped only where it has gone the advantage's way."
-    whole, gain = (p.pull() * p.mask).sum(1), p.A[:, 0] > 0
-    def at(nats: Tensor) -> dict[str, Tensor]:
+    gain, A, whole = p.A[:, 0] > 0, p.A, (p.pull() * p.mask).sum(1)
+    def at(nats: Tensor) -> dict[str, Tensor]: # [8] the way of the advantages
         new = p.new + (nats * torch.where(gain, 1, -1))[:, None]
         return {"new": new, "old": p.new, "reference": new}
     def kept(nats: Tensor) -> Tensor: # [8] of the gradient at ratio 1
         return (p.pull(**at(nats)) * p.mask).sum(1) / whole
+    def gone(rows: Tensor, nats: Tensor) -> bool: # with their value?
+        value = p(A=A * rows[:, None], **at(nats))[0] - p(A=0 * A, **at(nats))[0]
+        return bool(rows.any() and value.abs() < 1e-6)
     some = torch.full((8,), 0.05)    # by which a ratio of sums moves once a token
     move = 0.4 / (kept(-some).log() / some).nan_to_num(1, 1, 1).abs().round().clamp(min=1)
     with_it, against, far = kept(move), kept(-move), kept(4 * move) < 0.05
-    def gone(rows: Tensor, nats: Tensor) -> bool: # their value too?
-        A, there = p.A * rows[:, None], at(nats)
-        return bool(rows.any()) and (p(A=A, **there)[0] - p(A=0 * A, **there)[0]).abs() < 1e-6
-    shut, one = against < 0.05, far[gain].all() != far[~gain].all()
-    figure, along = f"{against.min():.2g}; with it {with_it.max():.2g}", with_it.max() > 0.05
+    shut, one = against < 0.05, bool(far[gain].all() != far[~gain].all())
+    figure, least = f"{against.min():.2g}; with it {with_it.max():.2g}", "at least 0.05"
     return _first("gradient where the ratio moved against the advantage, of that at ratio 1",
-                  figure + ", not clipped" * bool(along), "at least 0.05", {
+                  figure + ", not clipped" * bool(with_it.max() > 0.05), least, {
         "masked ratios": gone(shut, -move) or one and gone(far, 4 * move),
-        "one-sided clip": not shut.any() and bool(one), "clip side": bool(shut.any())})
+        "one-sided clip": one and not shut.any(), "clip side": bool(shut.any())})
 
 
 # %% ../../nbs/preflight/01_objective.ipynb #0b1ec706
@@ -222,8 +214,8 @@ def check_objective(
     if along.causes: return keyed("objective", [along, unasked(_REST, "all")])
     pull = _check_reference(p)
     clip = [] if "without advantage" in pull[0].causes else [_check_clip(p)]
-    return keyed("objective", [along, _check_factor(p), _check_ratio(p), *clip, *pull,
-                 *_check_padding(p), *_check_rows(p), *_check_coefficients(p)])
+    return keyed("objective", [along, _check_factor(p), *clip, *pull, *_check_padding(p),
+                               *_check_rows(p), *_check_coefficients(p)])
 
 # %% ../../nbs/preflight/01_objective.ipynb #0b1ec712
 def check_advantages(
@@ -237,51 +229,39 @@ def check_advantages(
     g = torch.Generator().manual_seed(0)
     r = torch.randint(33, (4, 6, steps), generator=g) / 32    # exact in bf16
     m = torch.arange(steps) < torch.randint(1, steps + 1, (4, 6, 1), generator=g)
-    if not callable(advantages): raise UserError("Advantages are asked as a function of rewards "
-        f"and mask, not as a {type(advantages).__name__}; numbers of a batch go to check_batch.")
     def run(r: Tensor, m: Tensor = m) -> Tensor: # [B,G,T]
         A = _ran(lambda: torch.as_tensor(advantages(r, m)))
         if A.shape == r.shape: return torch.where(m, A.float(), 0)
         raise UserError(f"Advantages must have the rewards' shape {[*r.shape]}, not {[*A.shape]}.")
+    def wide(x) -> Tensor: # [B,G,T]
+        return _ran(lambda: (y := torch.as_tensor(x)).reshape(len(y), len(y[0]), -1))
     groups = _check_groups(run, r)
     if groups.causes: return keyed("advantages", [groups, unasked(_REST, "all")])
     if rewards is None: rewards, mask = r * 0.7, m    # which no float32 holds exactly
-    rewards = _ran(torch.as_tensor, rewards).float()
-    if rewards.ndim == 2: rewards = rewards[..., None]
-    if rewards.ndim != 3: raise UserError(f"rewards are [B,G,T] or [B,G], not {[*rewards.shape]}.")
-    mask = torch.ones(()) if mask is None else _ran(torch.as_tensor, mask)
-    mask = _ran(lambda: mask.bool().view(rewards.shape) if mask.ndim else rewards == rewards)
-    equal = _check_equal(run, rewards, mask)
+    rewards = wide(rewards).float()
+    equal = _ran(_check_equal, run, rewards, rewards == rewards if mask is None else wide(mask).bool())
     padded = [_check_padded(run, r, m)] if steps > 1 else []
-    return keyed("advantages", [groups, _check_sides(run, r), *padded, equal,
+    return keyed("advantages", [groups, *padded, equal,
                                 *_check_members(run, r, m, not equal.causes)])
 
 def _check_groups(run, r: Tensor) -> Check:
-    "Stretch and lift one group's rewards; then lift one of its members, which all must feel."
+    "Stretch and lift one group's rewards; lift one of its members, which all must feel; rank."
     whole, one, rest = r.clone(), r.clone(), [0, 2, 3]
     whole[1], one[1, 0] = 5 * r[1] + 3 * (r.shape[2] == 1), r[1, 0] + 3
-    A, W, O = run(r), run(whole), run(one)
-    own, others = _cosine(A[1], W[1]), _cosine(A[rest], W[rest])
+    first = r * (torch.arange(r.shape[2]) == 0)    # first steps alone have rewards
+    A, W, O, F = map(run, (r, whole, one, first))
+    own, others, x, F = _cosine(A[1], W[1]), _cosine(A[rest], W[rest]), first[..., 0], F[..., 0]
     felt, top = (O - A)[1, :, 0].abs() > 1e-4, O[1, :, 0].abs().argmax()
     known = (felt | (A == 0)[1, :, 0] & (O == 0)[1, :, 0]).all() and min(own, others) > 0.999
     free = others > 0.999 < _cosine(A[1, 1:], O[1, 1:]) and bool(felt[0])
+    turned = (x[:, :, None] > x[:, None]) & (F[:, :, None] < F[:, None] - 1e-4)
     return _first("direction kept when one group's rewards are stretched and lifted",
-                  f"{own:+.2f} in the group, {others:+.2f} in others", "+1.00 in both",
-                  {"not finite": not A.isfinite().all(), "no advantage": not A.abs().max() > 0,
-                   "another row": bool(known and top != 0 and O[1, top, 0] > A[1, top, 0]),
-                   "sign": bool(felt[0]) and not (O - A)[1, 0, 0] > 0, "baseline": free,
-                   "groups": not known})
-
-def _check_sides(run, r: Tensor) -> Check:
-    "Reward first steps alone: in a group the better has more, and some have less than nothing."
-    first = r * (torch.arange(r.shape[2]) == 0)
-    A, x = run(first)[..., 0], first[..., 0]
-    better = x[:, :, None] > x[:, None]
-    turned = (better & (A[:, :, None] < A[:, None] - 1e-4)).sum() / better.sum()
-    one = ((A > -1e-6).all(1) | (A < 1e-6).all(1)).all()
-    return _first("pairs in which the better has the smaller advantage",
-                  f"{turned:.0%}, advantages {A.min():.2g} to {A.max():.2g}",
-                  "0%, on both sides of 0", {"size only": turned > 0.05, "one side": bool(one)})
+                  f"{own:+.2f} in the group, {others:+.2f} in others", "+1.00 in both", {
+        "not finite": not A.isfinite().all(), "no advantage": not A.abs().max() > 0,
+        "another row": bool(known and top != 0 and O[1, top, 0] > A[1, top, 0]),
+        "sign": bool(felt[0]) and not (O - A)[1, 0, 0] > 0, "baseline": free, "groups": not known,
+        "size only": turned.float().mean().item() > 0.02,
+        "one side": bool(((F > -1e-6).all(1) | (F < 1e-6).all(1)).all())}, "groups")
 
 def _check_padded(run, r: Tensor, m: Tensor) -> Check:
     A, T = run(r), r.shape[2]
