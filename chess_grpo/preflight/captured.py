@@ -45,7 +45,10 @@ class Captured:
     dtype: str = "float32"    # what the sampler computes in
     source: str = "the sampler"    # for messages
 
-    def __post_init__(self): _check_captured(self)
+    def __post_init__(self): # arrays and tensors will do
+        for k in _ROWS: object.__setattr__(self, k, _plain(getattr(self, k)))
+        _check_captured(self)
+
     def __len__(self) -> int: return len(self.completion_ids)
 
     @property
@@ -82,6 +85,12 @@ _NUMBERS = {
     "repetition_penalty": ("above 0 and finite", lambda x: 0 < x < math.inf),
 }
 _SETTINGS = (*_NUMBERS, "dtype", "source")
+
+def _plain(x):
+    "Python's numbers, whatever they came in."
+    if hasattr(x, "tolist"): return x.tolist()
+    rows = isinstance(x, (list, tuple)) and x and not isinstance(x[0], (int, float, str))
+    return [*map(_plain, x)] if rows else x
 
 def _is_number(x) -> bool: return isinstance(x, (int, float)) and not isinstance(x, bool)
 
@@ -248,23 +257,16 @@ def check_batch(
     return keyed("batch", [apart, _share("prompts that begin twice", twice, "begin twice", 0.5),
                            _check_clones(c, of), *_check_masks(c), *scored])
 
-def _plain(x):
-    "Python's numbers, whatever they came in."
-    if hasattr(x, "tolist"): return x.tolist()
-    return [*map(_plain, x)] if isinstance(x, (list, tuple)) else x
-
 def _captured(batch) -> Captured:
     if isinstance(batch, Captured): return batch
     if isinstance(batch, (str, Path)): return read_captured(batch)
     try:
-        held = {k: _plain(x) for k, x in batch.items()}
-        if unknown := {*held} - {*_ROWS, *_SETTINGS}: raise KeyError(min(unknown))
-        ids, A = held["completion_ids"], held.get("advantages") or ()
-        if A: held["advantages"] = [x if isinstance(x, list) else [x] * len(i) for x, i in zip(A, ids)]
-        return Captured(**{"log_probs": [[None] * len(i) for i in ids]} | held)
-    except (AttributeError, KeyError, TypeError) as e:
+        ids, A = batch["completion_ids"], _plain(batch.get("advantages"))
+        if A: A = [x if isinstance(x, list) else [x] * len(i) for x, i in zip(A, ids)]
+        return Captured(**{"log_probs": [[None] * len(i) for i in ids]} | batch | {"advantages": A})
+    except (AttributeError, IndexError, KeyError, TypeError) as e:
         raise UserError(f"A batch is a Captured, the path of a file, or a dict of"
-                        f" {', '.join((*_ROWS, *_SETTINGS))}; here: {e}.") from None
+                        f" {', '.join((*_ROWS, *_SETTINGS))} ({type(e).__name__}: {e}).") from None
 
 def _share(name: str, rows: Sequence[bool] | Tensor, cause: str, at_most=0.0, **more) -> Check:
     share = sum(map(bool, rows)) / max(1, len(rows))
@@ -331,11 +333,10 @@ def _check_ranks(c: Captured, r: Tensor, of: list[Tensor], apart: bool) -> list[
     parts = [x for n in range(2, len(r)) if len(r) % n == 0 for x in (at // n, at % n)]
     if 0 < wrong < 0.9 and any(centred(x) and turned(x) == 0 for x in parts): cause, most = "groups", 0.0
     one = [(A[g] >= 0).all() or (A[g] <= 0).all() for g in of if r[g].max() > r[g].min() and A[g].any()]
-    if cause == "size only" and wrong > most: one = []
-    name, sides = "pairs where the better has the smaller advantage", "advantages on one side of 0"
-    return [judge(name, wrong, at_most=most, cause=cause, show="{:.0%}", key="ranks"),
-            _share(sides, one, "one side", 0.5, verdict="warning")]
-
+    if cause == "size only" and wrong > most: one = []    # that is why
+    return [judge("pairs where the better has the smaller advantage", wrong, at_most=most,
+                  cause=cause, show="{:.0%}", key="ranks"),
+            _share("advantages on one side of 0", one, "one side", 0.5, verdict="warning")]
 
 # %% ../../nbs/preflight/02_captured.ipynb #1ce32569
 def check_tokens(

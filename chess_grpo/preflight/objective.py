@@ -255,9 +255,10 @@ def _check_groups(run, r: Tensor) -> Check:
     known = (felt | (A == 0)[1, :, 0] & (O == 0)[1, :, 0]).all() and min(own, others) > 0.999
     free = others > 0.999 < _cosine(A[1, 1:], O[1, 1:]) and bool(felt[0])
     turned = (x[:, :, None] > x[:, None]) & (F[:, :, None] < F[:, None] - 1e-4)
+    figure = f"{own:+.2f} in the group, {others:+.2f} in others"
     return _first("direction kept when one group's rewards are stretched and lifted",
-                  f"{own:+.2f} in the group, {others:+.2f} in others", "+1.00 in both", {
-        "not finite": not A.isfinite().all(), "no advantage": not A.abs().max() > 0,
+                  figure if A.any() else "all are 0, as in groups of one", "+1.00 in both", {
+        "not finite": not A.isfinite().all(),
         "another row": bool(known and top != 0 and O[1, top, 0] > A[1, top, 0]),
         "sign": bool(felt[0]) and not (O - A)[1, 0, 0] > 0, "baseline": free, "groups": not known,
         "size only": turned.float().mean().item() > 0.02,

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ..core import UserError
 from chess_grpo.preflight.captured import (
-    Captured, CapturedReport, check_batch, check_captured, check_ends, exact_log_probs
+    Captured, CapturedReport, _plain, check_batch, check_captured, check_ends, exact_log_probs
 )
 from .checks import REMEDIES, Check, judge, unasked
 from .objective import check_drift
@@ -186,11 +186,6 @@ def _by_another(trainer, prompts: list, completions: int, most: int) -> Captured
     return Captured(ids, [d[:most] for d in drawn], [lp[:most] for lp in lps], mask,
                     encoded_again=[bare(d) in made for d in drawn], **_settings(trainer, trainer),
                     source="vLLM" if trainer.use_vllm else "rollout_func")
-
-def _plain(row) -> list:
-    "Python's numbers, whatever they came in."
-    if hasattr(row, "tolist"): return row.tolist()
-    return [x.item() if hasattr(x, "item") else x for x in row]
 
 @contextmanager
 def _of_groups(trainer, completions: int):
