@@ -77,8 +77,11 @@ def judge(
     key: str = "", # of the question; "" = cause
 ) -> Check:
     "A figure that should lie between two limits; nan never does."
-    limit, cause = _limit(at_least, at_most, show), cause or name
-    figure, remedy = show.format(value) + note, remedy or REMEDIES.get(cause, "")
+    low = show.format(at_least) if at_least and math.isfinite(at_least) else ""
+    high = show.format(at_most) if math.isfinite(at_most) else ""
+    limit = f"{low} to {high}" if low and high else f"at least {low}" * bool(low) or f"at most {high}" * bool(high)
+    cause, figure = cause or name, show.format(value) + note
+    remedy = remedy or REMEDIES.get(cause, "")
     wrong = () if at_least <= value <= at_most else (verdict, remedy, (cause,))
     return Check(name, figure, limit, *(wrong or ("sound",)), key=key or cause)
 
@@ -88,12 +91,6 @@ def unasked(what: str, key: str = "") -> Check:
 def keyed(room: str, checks: Iterable[Check]) -> Report:
     "Each key after the name of a room."
     return Report([replace(c, key=f"{room}/{c.key}") for c in checks])
-
-def _limit(at_least: float, at_most: float, show: str) -> str:
-    low = show.format(at_least) if math.isfinite(at_least) and at_least else ""
-    high = show.format(at_most) if math.isfinite(at_most) else ""
-    if low and high: return f"{low} to {high}"
-    return f"at least {low}" if low else f"at most {high}" if high else ""
 
 # %% ../../nbs/preflight/00_checks.ipynb #e86a93b4
 # what float32 arithmetic in another order can do, and no more
@@ -169,14 +166,10 @@ class Identity:
 def identity_figures(new: Tensor, old: Tensor, mask: Tensor) -> dict[str, float]:
     "How far the learner's policy is from the sampler's, by log-probabilities [B,G,T]."
     figures = grpo_loss(new, old, torch.zeros_like(new), mask, finite=False)[1].metrics
-    ratio = torch.where(mask, new - old, 0).exp()
-    return {"mean |difference|": _mean_difference(new, old, mask),
-            "largest |ratio - 1|": (ratio - 1).abs().max().item(),
+    off = torch.where(mask, new - old, 0)    # nats; nan counts as 20
+    mean = masked_mean(off.nan_to_num(20, 20, -20).abs().clamp(max=20), mask)
+    return {"mean |difference|": mean.item(), "largest |ratio - 1|": (off.exp() - 1).abs().max().item(),
             "KL": figures["kl_k3"].item(), "clip fraction": figures["clip_fraction"].item()}
-
-def _mean_difference(new: Tensor, old: Tensor, mask: Tensor) -> float: # nats; nan counts as 20
-    off = torch.where(mask, new - old, 0).nan_to_num(20, 20, -20).abs().clamp(max=20)
-    return masked_mean(off, mask).item()
 
 # %% ../../nbs/preflight/00_checks.ipynb #1a1373a2
 def rounding_limits(learner: Tensor, exact: Tensor, mask: Tensor, clip=0.2) -> dict:
@@ -332,31 +325,20 @@ def check_filter(name: str, kept: Tensor) -> Check: # [N] bool, True = passed
 # %% ../../nbs/preflight/00_checks.ipynb #be7e8f51
 def check_exploration(log_probs: Tensor, actions: Tensor, mask: Tensor) -> list[Check]:
     "Is there anything to choose between? Of all actions [M,A], and of those taken [B,G,T]."
-    effective, share = _effective_moves(log_probs)
-    agree, remedy = _agreement(actions, mask), REMEDIES["no choice"]
-    first, later = mask[..., 0].sum(1) > 1, sum(agree[1:]) / max(1, len(agree) - 1)
-    distinct = [a[m].unique().numel() for a, m in zip(actions[first, :, 0], mask[first, :, 0])]
+    legal, remedy = log_probs > -torch.inf, REMEDIES["no choice"]
+    choice, entropy = legal.sum(1) > 1, -torch.where(legal, log_probs.exp() * log_probs, 0).sum(1)
+    effective, share = entropy[choice].exp().mean(), (entropy / legal.sum(1).log())[choice].mean()
+    taken = [[a[m] for a, m in zip(actions[..., t], mask[..., t]) if m.sum() > 1]
+             for t in range(mask.shape[2])]    # by ply, in groups of several
+    agree = [sum(a.unique(return_counts=True)[1].max().item() / len(a) for a in ply) / len(ply)
+             for ply in taken if ply]
+    distinct, later = [len(a.unique()) for a in taken[0]], sum(agree[1:]) / max(1, len(agree) - 1)
     note = f" ({agree[0]:.0%} take the commonest" if agree else " (no group"
     note += f", later {later:.0%})" if len(agree) > 1 else ")"
-    return [judge("effective moves, e^entropy", effective, 1.5, cause="entropy", remedy=remedy,
+    return [judge("effective moves, e^entropy", effective.item(), 1.5, cause="entropy", remedy=remedy,
                   note=f" ({share:.0%} of the largest entropy)"),
             judge("distinct moves in a group, ply 0", sum(distinct) / max(1, len(distinct)), 1.5,
                   cause="group collapse", remedy=remedy, note=note)]
-
-def _effective_moves(log_probs: Tensor) -> tuple[float, float]: # e^entropy; share of the largest
-    legal = log_probs > -torch.inf
-    entropy = -torch.where(legal, log_probs.exp() * log_probs, 0).sum(1)
-    choice = legal.sum(1) > 1
-    of_largest = entropy[choice] / legal.sum(1)[choice].log()
-    return entropy[choice].exp().mean().item(), of_largest.mean().item()
-
-def _agreement(actions: Tensor, mask: Tensor) -> list[float]:    # by ply
-    def of_group(a: Tensor, m: Tensor) -> Tensor:
-        return a[m].unique(return_counts=True)[1].max() / m.sum()
-    def of_ply(a: Tensor, m: Tensor) -> float:
-        return torch.stack([of_group(x, k) for x, k in zip(a, m) if k.sum() > 1]).mean().item()
-    plies = range(mask.shape[2])
-    return [of_ply(actions[..., t], mask[..., t]) for t in plies if (mask[..., t].sum(1) > 1).any()]
 
 # %% ../../nbs/preflight/00_checks.ipynb #a5c38408
 @dataclass(frozen=True)
@@ -368,13 +350,6 @@ class Step:
     # such updates the plan is worth, all going the same way: Σ learning rates / this one's
     planned: float
     diffuse: float    # the same for random directions, squared: Σ squares / square
-
-def _changed(parameters: Sequence[Tensor], old: Sequence[Tensor]) -> float:
-    "Share of the weights with a gradient that are other numbers now."
-    live = [torch.zeros_like(p, dtype=torch.bool) if p.grad is None else p.grad != 0
-            for p in parameters]
-    other = sum(int(((p.detach() != o) & m).sum()) for p, o, m in zip(parameters, old, live))
-    return other / max(1, sum(int(m.sum()) for m in live))
 
 # %% ../../nbs/preflight/00_checks.ipynb #a5c38409
 def step_size(
@@ -392,7 +367,10 @@ def step_size(
     moves = [p.detach().double() - o.double() for p, o in zip(parameters, old)]
     moved, size = (sum((x.double() ** 2).sum() for x in xs).sqrt() for xs in (moves, old))
     rates = sum(learning_rates) / rate, sum(x * x for x in learning_rates) / rate ** 2
-    return Step(kl, (moved / size).item(), _changed(parameters, old), *rates)
+    live = [p.grad != 0 if p.grad is not None else p.detach() * 0 > 0 for p in parameters]
+    other = sum(int(((p.detach() != o) & m).sum()) for p, o, m in zip(parameters, old, live))
+    changed = other / max(1, sum(int(m.sum()) for m in live))
+    return Step(kl, (moved / size).item(), changed, *rates)
 
 def check_step(step: Step) -> list[Check]:
     "Not too small, not too large, not rounded away."
