@@ -19,7 +19,7 @@ from typing import Any, Callable, ContextManager, Iterable, Sequence
 import torch
 from torch import Tensor
 
-from ..core import UserError, write_whole
+from ..core import UserError, parse_json, write_whole
 from chess_grpo.preflight.checks import (
     LIMITS, REMEDIES, Check, Identity, Report, all_within, bisect, identity_figures, judge,
     keyed, rounding_limits, unasked
@@ -174,9 +174,7 @@ def _read_lines(path: Path) -> dict[str, Any]:
     return settings | rows
 
 def _read_line(line: str, where: str) -> dict[str, Any]:
-    try: row = json.loads(line, object_pairs_hook=_no_name_twice)
-    except (ValueError, RecursionError) as e:
-        raise UserError(f"{where}, is not JSON ({e}).") from None
+    row = parse_json(line, f"{where},")
     if not isinstance(row, dict): raise UserError(f"{where}, is no object.")
     for k in _ROWS[:3]:
         if not isinstance(row.get(k), list): raise UserError(f"{where}, has no list {k}.")
@@ -184,12 +182,6 @@ def _read_line(line: str, where: str) -> dict[str, Any]:
         raise UserError(f"{where}: there is no {min(unknown)!r}; there are "
                         f"{', '.join((*_ROWS, *_SETTINGS))}.")
     return row
-
-def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    row = dict(pairs)
-    if len(row) == len(pairs): return row
-    names = [k for k, _ in pairs]
-    raise ValueError(f"{next(k for k in names if names.count(k) > 1)!r} stands there twice")
 
 # %% ../../nbs/preflight/02_captured.ipynb #596d55d4
 def _by_turns(end: Tensor, counted: Tensor, real: Tensor) -> tuple[Tensor, Tensor]: # [N,T] bool

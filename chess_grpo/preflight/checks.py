@@ -124,8 +124,7 @@ class Identity:
     def coarse(self) -> bool:
         "Is arithmetic alone enough to make another policy?"
         rest = self.rest
-        if rest is None: return False
-        return all_within(rest, self.limits) and rest["mean |difference|"] > _CAP
+        return bool(rest) and all_within(rest, self.limits) and rest["mean |difference|"] > _CAP
 
     @property
     def holds(self) -> bool:

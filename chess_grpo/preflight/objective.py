@@ -8,7 +8,7 @@ __all__ = ['check_objective', 'check_advantages']
 # %% ../../nbs/preflight/01_objective.ipynb #1f9a8db4
 import inspect
 import math
-from typing import Callable
+from typing import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -33,6 +33,8 @@ def _worst(name: str, found: dict[str, float], cause: str, at_most=1e-3, key: st
     worst = max(found, key=lambda k: (math.isnan(found[k]), found[k]))
     return _first(name, f"{found[worst]:.2g} ({worst})", f"at most {at_most:.3g}",
                   {cause: not found[worst] <= at_most}, key)
+
+_UNTIL = unasked("all but this, until it is sound", "all")
 
 def _ran(f: Callable, *given, **more):
     "What it gives, or one sentence."
@@ -192,15 +194,6 @@ def _check_rows(p: _Probe) -> list[Check]:
     cause = key + " of rows" * p.of_rows
     return [*checks, _worst("change by cutting a step", cuts, cause, max(0.01, p.eps), key)]
 
-def _check_coefficients(p: _Probe) -> list[Check]:
-    "A hundred times each, or 0: the gradient must change."
-    found = {k: max(_apart(p(**p.off)[1], p(**p.off, **{k: x})[1]) for x in (100 * v, 0.0))
-             for k, v in p.coefficients.items() if v}
-    return [_first(f"change when {k} is 0, or 100 times", f"{x:.2g}", "above 0",
-                   {"coefficient": not x > 1e-6}, f"coefficient {k}") for k, x in found.items()]
-
-_REST = "all but this, until it is sound"
-
 def check_objective(
     # from log-probabilities, with gradient, old ones, advantages, mask (bool, True = counts) and
     # reference, each [N,T]; numbers with a default are coefficients; one that takes `whole`, the
@@ -211,11 +204,15 @@ def check_objective(
     "A loss as a black box: does each number reach the gradient, and only where it should?"
     p = _Probe(loss, seed)
     along = _check_along(p)
-    if along.causes: return keyed("objective", [along, unasked(_REST, "all")])
+    if along.causes: return keyed("objective", [along, _UNTIL])
     pull = _check_reference(p)
     clip = [] if "without advantage" in pull[0].causes else [_check_clip(p)]
+    found = {k: max(_apart(p(**p.off)[1], p(**p.off, **{k: x})[1]) for x in (100 * v, 0.0))
+             for k, v in p.coefficients.items() if v}
+    read = [_first(f"change when {k} is 0, or 100 times", f"{x:.2g}", "above 0",
+                   {"coefficient": not x > 1e-6}, f"coefficient {k}") for k, x in found.items()]
     return keyed("objective", [along, _check_factor(p), *clip, *pull, *_check_padding(p),
-                               *_check_rows(p), *_check_coefficients(p)])
+                               *_check_rows(p), *read])
 
 # %% ../../nbs/preflight/01_objective.ipynb #0b1ec712
 def check_advantages(
@@ -236,13 +233,12 @@ def check_advantages(
     def wide(x) -> Tensor: # [B,G,T]
         return _ran(lambda: (y := torch.as_tensor(x)).reshape(len(y), len(y[0]), -1))
     groups = _check_groups(run, r)
-    if groups.causes: return keyed("advantages", [groups, unasked(_REST, "all")])
+    if groups.causes: return keyed("advantages", [groups, _UNTIL])
     if rewards is None: rewards, mask = r * 0.7, m    # which no float32 holds exactly
     rewards = wide(rewards).float()
     equal = _ran(_check_equal, run, rewards, rewards == rewards if mask is None else wide(mask).bool())
     padded = [_check_padded(run, r, m)] if steps > 1 else []
-    return keyed("advantages", [groups, *padded, equal,
-                                *_check_members(run, r, m, not equal.causes)])
+    return keyed("advantages", [groups, *padded, equal, *_check_members(run, r, m, equal.causes)])
 
 def _check_groups(run, r: Tensor) -> Check:
     "Stretch and lift one group's rewards; lift one of its members, which all must feel; rank."
@@ -272,7 +268,7 @@ def _check_padded(run, r: Tensor, m: Tensor) -> Check:
     found = {k: _apart(A, x) for k, x in found.items()}
     return _worst("change when padding changes", found, "padding")
 
-def _check_members(run, r: Tensor, m: Tensor, half: bool) -> list[Check]:
+def _check_members(run, r: Tensor, m: Tensor, unequal: Sequence[str]) -> list[Check]:
     "Put them in another order, make all but one equal, take fewer digits."
     order, one, low = [3, 0, 5, 1, 4, 2], torch.zeros_like(r), {}
     one[:, 0] = 0.95
@@ -280,7 +276,7 @@ def _check_members(run, r: Tensor, m: Tensor, half: bool) -> list[Check]:
     size = {k: run(x).abs().max().item() for k, x in (("above", one), ("below", 0.95 - one))}
     checks = [_worst("change when members change places", places, "places"),
               _worst("largest advantage when all but one are equal", size, "spike", 10)]
-    for dtype in (torch.float16, torch.bfloat16) if half and not checks[1].causes else ():
+    for dtype in (torch.float16, torch.bfloat16) if not (unequal or checks[1].causes) else ():
         try: low[str(dtype)[6:]] = _apart(run(r), run(r.to(dtype)))
         except (RuntimeError, TypeError, UserError): pass    # it takes float32 only
     if not low: return checks

@@ -14,6 +14,7 @@ from dataclasses import replace
 from itertools import islice
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -77,7 +78,9 @@ class PreflightCallback(TrainerCallback):
             now, late = _exact(trainer, held), trainer.state.global_step > 1    # not warm-up
             return [check_drift(before, now, held.counted, rate, still=late)]
         asks = "the loss and the advantages: check_objective, check_advantages"
-        if self.every: self.first = captured, _exact(trainer, captured), _copied(trainer.model)
+        held = {k: p.detach().clone() for k, p in trainer.model.named_parameters() if self.every}
+        was = SimpleNamespace(named_parameters=held.items)
+        if self.every: self.first = captured, _exact(trainer, captured), was
         else: asks += "; are weights delivered, do they move: every=1"
         return [*([_of_steps(trainer, captured)] if rate else []), unasked(asks)]
 
@@ -168,7 +171,8 @@ def _generated(trainer, prompts: list[list[int]], how) -> list[tuple[list[int], 
 def _by_another(trainer, prompts: list, completions: int, most: int) -> Captured:
     "By vLLM or a rollout_func."
     each = [p for p in prompts for _ in range(completions)]
-    with _watched(_tokenizer(trainer)) as made, _of_groups(trainer, completions):
+    groups = patch.object(trainer, "num_generations_eval", completions)    # it is in eval mode
+    with _watched(_tokenizer(trainer)) as made, groups:
         if trainer.rollout_func is None:    # no tool of the user's is run
             ids, images, more = trainer._tokenize_prompts(each)
             (drawn, lps), mask = trainer._generate_single_turn(ids, images, more, completions), None
@@ -186,12 +190,6 @@ def _by_another(trainer, prompts: list, completions: int, most: int) -> Captured
     return Captured(ids, [d[:most] for d in drawn], [lp[:most] for lp in lps], mask,
                     encoded_again=[bare(d) in made for d in drawn], **_settings(trainer, trainer),
                     source="vLLM" if trainer.use_vllm else "rollout_func")
-
-@contextmanager
-def _of_groups(trainer, completions: int):
-    was, trainer.num_generations_eval = trainer.num_generations_eval, completions    # in eval mode
-    try: yield
-    finally: trainer.num_generations_eval = was
 
 @contextmanager
 def _watched(tokenizer):
@@ -290,10 +288,6 @@ def _exact(trainer, captured: Captured, model: nn.Module | None = None) -> Tenso
     model = trainer.model if model is None else model
     with _as_it_was(trainer), _in_eval(model):
         return exact_log_probs(captured, _score_of(model, captured), lambda: _in_float32(model))
-
-def _copied(model: nn.Module) -> SimpleNamespace:
-    held = {k: p.detach().clone() for k, p in model.named_parameters()}
-    return SimpleNamespace(named_parameters=held.items)
 
 def _of_batch(trainer, captured: Captured, look: tuple[int, int, int]) -> list[Check]:
     "The rewards of these completions, together and each alone."
