@@ -244,10 +244,10 @@ def check_batch(
     twice = [p[0] == p[1] and p[:3].count(p[0]) == 2 for p in rows if len(p) > 1]    # 3: padding
     name, of = "groups of one, or of several prompts", [*map(torch.tensor, of.values())]
     apart = _share(name, several if any(several) else alone, "groups", 0.5 * (not any(several)))
-    scored = [unasked("rewards: none", "rewards")]
-    if c.rewards: scored = _check_rewarded(c, of, again, terms, bool(apart.causes))
-    return keyed("batch", [apart, _share("prompts that begin twice", twice, "begin twice", 0.5),
-                           _check_clones(c, of), *_check_masks(c), *scored])
+    checks = [apart, _share("prompts that begin twice", twice, "begin twice", 0.5),
+              _check_clones(c, of), *_check_masks(c)]
+    if not c.rewards: return keyed("batch", [*checks, unasked("rewards: none", "rewards")])
+    return keyed("batch", checks + _check_rewarded(c, of, again, terms, bool(apart.causes)))
 
 def _captured(batch) -> Captured:
     if isinstance(batch, Captured): return batch

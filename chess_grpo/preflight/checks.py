@@ -46,7 +46,6 @@ class Check:
 class Report:
     "What a preflight found."
     checks: list[Check]
-
     @property
     def faults(self) -> list[Check]: return [c for c in self.checks if c.verdict == "fault"]
     @property
@@ -55,9 +54,7 @@ class Report:
     @property
     def warnings(self) -> tuple[str, ...]: # names of what will cost you and is no fault
         return tuple(n for c in self.checks if c.verdict == "warning" for n in c.causes)
-
     def __str__(self): return "\n".join(map(str, self.checks))
-
     def _repr_html_(self) -> str: return f"<pre>{html.escape(str(self))}</pre>"
 
 # %% ../../nbs/preflight/00_checks.ipynb #37ab9064
@@ -191,13 +188,11 @@ Measure = Callable[[frozenset[str]], tuple[Tensor, Tensor, Tensor]]
 class _Looks:
     "Figures with some things put right; each set is measured once."
     def __init__(self, measure: Measure): self.measure, self.seen = measure, {}
-
     def __call__(self, fixed: Iterable[str]) -> dict[str, float]: # figures
         fixed = frozenset(fixed)
         if fixed not in self.seen:
             with torch.no_grad(): self.seen[fixed] = identity_figures(*self.measure(fixed))
         return self.seen[fixed]
-
     def fewest(self, names: Sequence[str], limits: dict[str, float]) -> tuple[str, ...]:
         "The smallest set that brings the figures within limits when put right; () = none does."
         def enough(some) -> bool: return all_within(self(some), limits)
@@ -207,7 +202,6 @@ class _Looks:
             sizes = range(len(needed), len(names) + 1)
         sets = (s for size in sizes for s in combinations(names, size) if set(needed) <= set(s))
         return next(filter(enough, sets), ())
-
     def shares(self, names: tuple[str, ...]) -> tuple[float, ...]:
         "Shapley shares of the difference; () where it would take too many measurements."
         if len(names) > 5: return ()

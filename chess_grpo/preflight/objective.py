@@ -20,6 +20,7 @@ from .checks import REMEDIES, Check, Report, judge, keyed, unasked
 # %% ../../nbs/preflight/01_objective.ipynb #0b1ec702
 _MAY_BE_MEANT = ("constant factor", "without advantage", "flat groups", "empty rows", "masked nan",
                  "baseline", "centred inside", "masked ratios", "one-sided clip", "one side")
+_UNTIL = unasked("all but this, until it is sound", "all")
 
 def _first(name: str, figure: str, limit: str, wrong: dict[str, bool], key: str = "") -> Check:
     "The first of the causes that is so; the key is the last of them."
@@ -33,8 +34,6 @@ def _worst(name: str, found: dict[str, float], cause: str, at_most=1e-3, key: st
     worst = max(found, key=lambda k: (math.isnan(found[k]), found[k]))
     return _first(name, f"{found[worst]:.2g} ({worst})", f"at most {at_most:.3g}",
                   {cause: not found[worst] <= at_most}, key)
-
-_UNTIL = unasked("all but this, until it is sound", "all")
 
 def _ran(f: Callable, *given, **more):
     "What it gives, or one sentence."
@@ -61,7 +60,6 @@ class _Probe:
         self.off = {"old": self.near, "reference": self.far}    # after some updates
         s, halves = self(**self.off)[1], (torch.bfloat16, torch.float16)
         self.eps = 0.02 if any((s.to(d).float() == s).all() for d in halves) else 1e-3    # roundings
-
     def __call__(self, rows=slice(None), **given) -> tuple[Tensor, Tensor]: # value; gradient
         "At equal weights, but for what is given."
         usual = dict(new=self.new, old=given.get("new", self.new), A=self.A, mask=self.mask,
@@ -75,7 +73,6 @@ class _Probe:
         if not value.requires_grad: return value.reshape(()), torch.zeros_like(x)
         slope = torch.autograd.grad(value, x, allow_unused=True, materialize_grads=True)[0]
         return value.detach().reshape(()), slope
-
     def pull(self, **given) -> Tensor: # [8,8]
         "The part of the gradient that the advantages make."
         A = given.pop("A", self.A)
@@ -184,15 +181,15 @@ def _check_rows(p: _Probe) -> list[Check]:
     "Put rows in another order, and cut a step into micro-batches."
     order, (_, whole) = torch.tensor([3, 0, 7, 5, 1, 6, 2, 4]), p(**p.off)
     moved = {"other order": _apart(whole[order], p(order, **p.off)[1])}
-    checks, key = [_worst("change when rows change places", moved, "order", p.eps)], "micro-batches"
-    if not p.cuts: return [*checks, unasked(f"{key}: it takes no `whole` and `parts`", key)]
+    first, key = _worst("change when rows change places", moved, "order", p.eps), "micro-batches"
+    if not p.cuts: return [first, unasked(f"{key}: it takes no `whole` and `parts`", key)]
     def cut(*at: int) -> float:
         rows = torch.arange(8).tensor_split(at)
-        step = p.off | {"whole": p.mask, "parts": len(rows)}
-        return _apart(whole, torch.cat([p(r, **step)[1] for r in rows]))
+        cut = [p(r, **p.off, whole=p.mask, parts=len(rows))[1] for r in rows]
+        return _apart(whole, torch.cat(cut))
     cuts = {"halves": cut(4), "pairs": cut(2, 4, 6), "single rows": cut(*range(1, 8))}
-    cause = key + " of rows" * p.of_rows
-    return [*checks, _worst("change by cutting a step", cuts, cause, max(0.01, p.eps), key)]
+    return [first, _worst("change by cutting a step", cuts, key + " of rows" * p.of_rows,
+                          max(0.01, p.eps), key)]
 
 def check_objective(
     # from log-probabilities, with gradient, old ones, advantages, mask (bool, True = counts) and
@@ -261,11 +258,10 @@ def _check_groups(run, r: Tensor) -> Check:
         "one side": bool(((F > -1e-6).all(1) | (F < 1e-6).all(1)).all())}, "groups")
 
 def _check_padded(run, r: Tensor, m: Tensor) -> Check:
-    A, T = run(r), r.shape[2]
-    def wide(*by: int) -> Tensor: return run(pad(r, by), pad(m, by))[:, :6, :T]
-    found = {"values of padded steps": run(torch.where(m, r, 7.0)),
-             "number of padded steps": wide(0, 3), "samples without a step": wide(0, 0, 0, 3)}
-    found = {k: _apart(A, x) for k, x in found.items()}
+    def moved(x: Tensor, *by: int) -> float:
+        return _apart(run(r), run(pad(x, by), pad(m, by))[:, :6, :r.shape[2]])
+    found = {"values of padded steps": moved(torch.where(m, r, 7.0), 0, 0),
+             "number of padded steps": moved(r, 0, 3), "samples without a step": moved(r, 0, 0, 0, 3)}
     return _worst("change when padding changes", found, "padding")
 
 def _check_members(run, r: Tensor, m: Tensor, unequal: Sequence[str]) -> list[Check]:
@@ -279,8 +275,8 @@ def _check_members(run, r: Tensor, m: Tensor, unequal: Sequence[str]) -> list[Ch
     for dtype in (torch.float16, torch.bfloat16) if not (unequal or checks[1].causes) else ():
         try: low[str(dtype)[6:]] = _apart(run(r), run(r.to(dtype)))
         except (RuntimeError, TypeError, UserError): pass    # it takes float32 only
-    if not low: return checks
-    return [*checks, _worst("change in half precision", low, "half precision", 0.1)]
+    if low: checks.append(_worst("change in half precision", low, "half precision", 0.1))
+    return checks
 
 def _check_equal(run, rewards: Tensor, mask: Tensor, at_most: float = 0.01) -> Check:
     "Give a group one of its rewards throughout."
@@ -295,21 +291,17 @@ def _check_equal(run, rewards: Tensor, mask: Tensor, at_most: float = 0.01) -> C
 def check_entropy(entropy: Tensor, logits: Tensor, temperature: float, at_most=0.01) -> Check:
     "Is it the exact entropy [...] of logits [...,V], at the temperature of sampling?"
     def off(T: float) -> float:
-        lp = (logits.double() / T).log_softmax(-1)
-        exact = -torch.where(lp > -torch.inf, lp.exp() * lp, 0).sum(-1)
+        exact = torch.special.entr((logits.double() / T).softmax(-1)).sum(-1)
         return (entropy.double() - exact).abs().mean().item()
     cause = "entropy temperature" if off(1.0) <= at_most else "entropy"
     return judge("entropy against the exact one, nats", off(temperature), 0, at_most, cause,
                  "{:.2g}", note=f" (at temperature 1: {off(1.0):.2g})")
 
 # %% ../../nbs/preflight/01_objective.ipynb #3d7c7cb0
-def check_drift(
-    before: Tensor, now: Tensor, mask: Tensor, learning_rate: float, at_most=1e-3, still=False
-) -> Check:
+def check_drift(before: Tensor, now: Tensor, mask: Tensor, rate: float, still=False) -> Check:
     "How far log-probabilities [N,T] moved: not at a rate of 0; `still` = they must by now."
     moved = (now.double() - before.double())[mask].abs()
     far = moved.mean().item() if len(moved) else 0.0
-    limit = "above 0" if learning_rate else f"{at_most:.0e} at a learning rate of 0"
+    limit = "above 0" if rate else "1e-03 at a learning rate of 0"
     return _first("policy moved since the first look, nats", f"{far:.2g}", limit, {
-        "drift": not learning_rate and not far <= at_most,
-        "stands still": bool(learning_rate) and still and not far > 0})
+        "drift": not rate and not far <= 1e-3, "stands still": bool(rate) and still and not far > 0})

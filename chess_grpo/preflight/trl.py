@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from ..core import UserError
 from chess_grpo.preflight.captured import (
-    Captured, CapturedReport, _plain, check_batch, check_captured, check_ends, exact_log_probs
+    Captured, CapturedReport, _plain, _wide, check_batch, check_captured, check_ends, exact_log_probs
 )
 from .checks import REMEDIES, Check, judge, unasked
 from .objective import check_drift
@@ -47,14 +47,11 @@ class PreflightCallback(TrainerCallback):
         if every < 0: raise UserError(f"every is {every}; it must be at least 0.")
         self.trainer, self.action, self.every, self.found = trainer, action, every, None
         self.look, self.sampler, self.first = (prompts, completions, most), sampler, None
-
     def on_train_begin(self, args, state, control, **kwargs):
         self._check("Nothing was trained.")
-
     def on_step_end(self, args, state, control, **kwargs):
         if self.every and state.global_step % self.every == 0:
             self._check(f"This was found after step {state.global_step}.")
-
     def _check(self, ending: str):
         trainer, sampler = self.trainer, self.sampler
         captured = capture(trainer, *self.look)
@@ -69,7 +66,6 @@ class PreflightCallback(TrainerCallback):
             faults = " ".join(f"{c.name}: {c.figure}; {c.remedy}." for c in self.found.faults)
             raise UserError(f"preflight: {faults} {ending}")
         print(self.found)
-
     def _over_time(self, captured: Captured) -> list[Check]:
         "How far the planned steps can lead, or have led from the policy that began."
         trainer, rate = self.trainer, self.trainer.args.learning_rate
@@ -110,13 +106,11 @@ def _as_it_was(trainer):
 def _refuse(trainer, prompts: int, completions: int, most: int):
     "What cannot be looked at, in one sentence."
     if not hasattr(trainer, "_tokenize_prompts"):
-        raise UserError("This preflight does not know this trainer's release of TRL: it knows"
-                        " trl>=1.16.")
+        raise UserError("This preflight knows trl>=1.16, not this trainer's release of TRL.")
     if getattr(trainer, "_is_vlm", False):
         raise UserError("This preflight reads text only, not yet a model that sees images.")
     if getattr(trainer, "environment_factories", None) is not None:
-        raise UserError("This trainer makes its prompts with environments: pass check_trl a"
-                        " Captured of its rollouts.")
+        raise UserError("Its prompts come from environments: pass check_trl a Captured of rollouts.")
     few = not isinstance(prompts, int) or min(prompts, completions, most) < 1
     if few or not len(trainer.train_dataset):
         raise UserError("There is nothing to look at: prompts, completions and tokens must be at"
@@ -259,13 +253,11 @@ def _score_of(model: nn.Module, captured: Captured):
 def _own_numbers(trainer, c: Captured) -> Tensor: # [N,T]
     "As the trainer's loss computes them: prompts padded on the left, completions on the right."
     P, T = max(map(len, c.prompt_ids)), max(map(len, c.completion_ids))
-    def wide(rows, fill: int) -> Tensor:
-        padded = [[fill] * (P - len(p)) + p + i + [fill] * (T - len(i)) for p, i in rows]
-        return torch.tensor(padded, device=trainer.model.device)
-    rows = [*zip(c.prompt_ids, c.completion_ids)]
-    there = wide([([1] * len(p), [1] * len(i)) for p, i in rows], 0)
+    rows, fill = [*zip(c.prompt_ids, c.completion_ids)], _tokenizer(trainer).pad_token_id
+    ids = _wide([[fill] * (P - len(p)) + p + i for p, i in rows], fill)
+    there = _wide([[0] * (P - len(p)) + [1] * len(p + i) for p, i in rows], 0)
     return trainer._get_per_token_logps_and_entropies(
-        trainer.model, wide(rows, _tokenizer(trainer).pad_token_id), there, T,
+        trainer.model, ids.to(trainer.model.device), there.to(trainer.model.device), T,
         batch_size=trainer.args.per_device_train_batch_size)[0]
 
 def check_trl(
