@@ -86,8 +86,7 @@ _NUMBERS = {
 }
 _SETTINGS = (*_NUMBERS, "dtype", "source")
 
-def _plain(x):
-    "Python's numbers, whatever they came in."
+def _plain(x): # Python's numbers, whatever they came in
     if hasattr(x, "tolist"): return x.tolist()
     rows = isinstance(x, (list, tuple)) and x and not isinstance(x[0], (int, float, str))
     return [*map(_plain, x)] if rows else x

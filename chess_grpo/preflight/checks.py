@@ -82,11 +82,9 @@ def judge(
     wrong = () if at_least <= value <= at_most else (verdict, remedy, (cause,))
     return Check(name, figure, limit, *(wrong or ("sound",)), key=key or cause)
 
-def unasked(what: str, key: str = "") -> Check:
-    return Check("not asked", what, "", "unasked", key=key)
+def unasked(what: str, key="") -> Check: return Check("not asked", what, "", "unasked", key=key)
 
-def keyed(room: str, checks: Iterable[Check]) -> Report:
-    "Each key after the name of a room."
+def keyed(room: str, checks: Iterable[Check]) -> Report: # each key after the name of a room
     return Report([replace(c, key=f"{room}/{c.key}") for c in checks])
 
 # %% ../../nbs/preflight/00_checks.ipynb #e86a93b4

@@ -35,13 +35,11 @@ def _worst(name: str, found: dict[str, float], cause: str, at_most=1e-3, key: st
     return _first(name, f"{found[worst]:.2g} ({worst})", f"at most {at_most:.3g}",
                   {cause: not found[worst] <= at_most}, key)
 
-def _ran(f: Callable, *given, **more):
-    "What it gives, or one sentence."
+def _ran(f: Callable, *given, **more): # what it gives, or one sentence
     try: return f(*given, **more)
     except Exception as e: raise UserError(f"This cannot be asked: {type(e).__name__}, {e}.") from e
 
-def _apart(a: Tensor, b: Tensor) -> float:
-    "Length of the difference, in lengths of the first."
+def _apart(a: Tensor, b: Tensor) -> float: # length of the difference, in lengths of the first
     return ((a.double() - b.double()).norm() / a.double().norm().clamp_min(1e-30)).item()
 
 def _cosine(a: Tensor, b: Tensor) -> float:
@@ -227,8 +225,7 @@ def check_advantages(
         A = _ran(lambda: torch.as_tensor(advantages(r, m)))
         if A.shape == r.shape: return torch.where(m, A.float(), 0)
         raise UserError(f"Advantages must have the rewards' shape {[*r.shape]}, not {[*A.shape]}.")
-    def wide(x) -> Tensor: # [B,G,T]
-        return _ran(lambda: (y := torch.as_tensor(x)).reshape(len(y), len(y[0]), -1))
+    def wide(x): return _ran(lambda: (y := torch.as_tensor(x)).reshape(len(y), len(y[0]), -1))
     groups = _check_groups(run, r)
     if groups.causes: return keyed("advantages", [groups, _UNTIL])
     if rewards is None: rewards, mask = r * 0.7, m    # which no float32 holds exactly

@@ -88,7 +88,10 @@ def preflight(
     batch = run.batch(drawn, loss_mask, how, sampler=run.policy)
     trial = _trial(run.learner)
     found = trial.objective(batch, run.loss)
-    again = _judged_again(run, drawn, boards, c.search_depth + deeper)
+    depth, d = c.search_depth + deeper, drawn
+    scores, reward = scored_again(d, run.engine, depth), run.reward(boards, depth)
+    seen = moves_of(d.states, d.index, d.actions) if reward.sees_boards else ()
+    again = torch.where(d.mask, reward(scores, *seen).to(d.rewards.device), 0)
     confirmed = trial.advantages_of(replace(batch, rewards=again), found.new)
     games = 2 * c.match_openings
     return Report([
@@ -135,12 +138,6 @@ def scored_again(
     at = tuple(r.mask.cpu().nonzero()[on].T)
     put_scores(scores, at, -engine.scores(after[on.to(after.turn.device)].fens(), depth))
     return scores
-
-def _judged_again(run: Trainer, drawn: Rollout, boards: Boards, depth: int) -> Tensor: # [B,G,T]
-    scores = scored_again(drawn, run.engine, depth)
-    reward = run.reward(boards, depth)
-    seen = moves_of(drawn.states, drawn.index, drawn.actions) if reward.sees_boards else ()
-    return torch.where(drawn.mask, reward(scores, *seen).to(drawn.rewards.device), 0)
 
 def _of_saturation(run: Trainer, drawn: Rollout, loss_mask: Tensor) -> list[Check]:
     "Of rewards that are functions of scores alone."

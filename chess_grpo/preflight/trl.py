@@ -224,8 +224,7 @@ def _in_float32(model: nn.Module):
 
 @contextmanager
 def _in_eval(model: nn.Module):
-    was = model.training
-    model.eval()
+    was, _ = model.training, model.eval()
     try: yield
     finally: model.train(was)
 
@@ -233,8 +232,7 @@ def _in_eval(model: nn.Module):
 def _with_weights(model: nn.Module, of: nn.Module):
     mine, theirs = dict(model.named_parameters()), dict(of.named_parameters())
     if {k: p.shape for k, p in mine.items()} != {k: p.shape for k, p in theirs.items()}:
-        raise UserError("sampler is another network than the trainer's: its weights have other"
-                        " names or shapes.")
+        raise UserError("sampler is another network than the trainer's: see its weights' shapes.")
     stored = {k: p.data for k, p in mine.items()}
     try:
         for k, p in mine.items(): p.data = theirs[k].data.to(p.data)
