@@ -229,7 +229,7 @@ def check_batch(
     captured: Captured | dict | str | Path,
     groups: Iterable | None = None, # the name of each completion's; None = one prompt is one group
     again: Callable[[int], float] | None = None, # the reward of one completion, scored alone
-    terms: dict[str, Sequence[float]] | None = None, # of the rewards; the first is what decides
+    terms: dict[str, Sequence[float]] | None = None, # of rewards; the first is what decides
 ) -> Report:
     "A batch as data: are prompts, rewards, masks and advantages those of their completions?"
     c = _captured(captured)
@@ -238,11 +238,11 @@ def check_batch(
     if not isinstance(names, Iterable) or len(names := _plain([*names])) != len(rows):
         raise UserError(f"groups must name one for each of {len(rows)} completions.")
     for i, g in enumerate(names): of.setdefault(str(g), []).append(i)
-    several = [len({rows[i] for i in g}) > 1 for g in of.values()]
+    mixed = [len({rows[i] for i in g}) > 1 for g in of.values()]
     alone = [len(g) == 1 and bool(c.rewards) for g in of.values()]
     twice = [p[0] == p[1] and p[:3].count(p[0]) == 2 for p in rows if len(p) > 1]    # 3: padding
     name, of = "groups of one, or of several prompts", [*map(torch.tensor, of.values())]
-    apart = _share(name, several if any(several) else alone, "groups", 0.5 * (not any(several)))
+    apart = _share(name, mixed if any(mixed) else alone, "groups", 0.5 * (not any(mixed)))
     checks = [apart, _share("prompts that begin twice", twice, "begin twice", 0.5),
               _check_clones(c, of), *_check_masks(c)]
     if not c.rewards: return keyed("batch", [*checks, unasked("rewards: none", "rewards")])
@@ -310,7 +310,7 @@ def _check_rewarded(c: Captured, of: list[Tensor], again, terms, apart: bool) ->
 
 def _check_ranks(c: Captured, r: Tensor, of: list[Tensor], apart: bool) -> list[Check]:
     "In a group the better has more; where it is so in parts of groups only, they were others."
-    if apart: return [unasked("advantages beside rewards, until the groups are sound", "ranks")]
+    if apart: return [unasked("advantages beside rewards, until groups are sound", "ranks")]
     A, at, mine = _wide(c.advantages, 0.0).double(), torch.arange(len(r)), torch.zeros(len(r)).long()
     A = A.sum(1) / (A != 0).sum(1).clamp_min(1)
     for n, g in enumerate(of): mine[g] = n

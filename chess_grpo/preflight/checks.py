@@ -118,8 +118,8 @@ class Identity:
     @property
     def coarse(self) -> bool:
         "Is arithmetic alone enough to make another policy?"
-        rest = self.rest
-        return bool(rest) and all_within(rest, self.limits) and rest["mean |difference|"] > _CAP
+        x = self.rest
+        return bool(x) and all_within(x, self.limits) and x["mean |difference|"] > _CAP
 
     @property
     def holds(self) -> bool:
@@ -317,18 +317,18 @@ def check_filter(name: str, kept: Tensor) -> Check: # [N] bool, True = passed
 def check_exploration(log_probs: Tensor, actions: Tensor, mask: Tensor) -> list[Check]:
     "Is there anything to choose between? Of all actions [M,A], and of those taken [B,G,T]."
     legal, remedy = log_probs > -torch.inf, REMEDIES["no choice"]
-    choice, entropy = legal.sum(1) > 1, -torch.where(legal, log_probs.exp() * log_probs, 0).sum(1)
-    effective, share = entropy[choice].exp().mean(), (entropy / legal.sum(1).log())[choice].mean()
+    some, nats = legal.sum(1) > 1, -torch.where(legal, log_probs.exp() * log_probs, 0).sum(1)
+    effective, share = nats[some].exp().mean(), (nats / legal.sum(1).log())[some].mean()
     taken = [[a[m] for a, m in zip(actions[..., t], mask[..., t]) if m.sum() > 1]
              for t in range(mask.shape[2])]    # by ply, in groups of several
     agree = [sum(a.unique(return_counts=True)[1].max().item() / len(a) for a in ply) / len(ply)
              for ply in taken if ply]
-    distinct, later = [len(a.unique()) for a in taken[0]], sum(agree[1:]) / max(1, len(agree) - 1)
+    kinds, later = [len(a.unique()) for a in taken[0]], sum(agree[1:]) / max(1, len(agree) - 1)
     note = f" ({agree[0]:.0%} take the commonest" if agree else " (no group"
     note += f", later {later:.0%})" if len(agree) > 1 else ")"
     return [judge("effective moves, e^entropy", effective.item(), 1.5, cause="entropy", remedy=remedy,
                   note=f" ({share:.0%} of the largest entropy)"),
-            judge("distinct moves in a group, ply 0", sum(distinct) / max(1, len(distinct)), 1.5,
+            judge("distinct moves in a group, ply 0", sum(kinds) / max(1, len(kinds)), 1.5,
                   cause="group collapse", remedy=remedy, note=note)]
 
 # %% ../../nbs/preflight/00_checks.ipynb #a5c38408

@@ -29,7 +29,7 @@ def _first(name: str, figure: str, limit: str, wrong: dict[str, bool], key: str 
     verdict = "warning" if cause in _MAY_BE_MEANT else "fault"
     return Check(name, figure, limit, verdict, REMEDIES[cause], (cause,), key)
 
-def _worst(name: str, found: dict[str, float], cause: str, at_most=1e-3, key: str = "") -> Check:
+def _worst(name: str, found: dict[str, float], cause: str, at_most=1e-3, key="") -> Check:
     "The largest of several changes, nan above all."
     worst = max(found, key=lambda k: (math.isnan(found[k]), found[k]))
     return _first(name, f"{found[worst]:.2g} ({worst})", f"at most {at_most:.3g}",
@@ -48,9 +48,9 @@ def _cosine(a: Tensor, b: Tensor) -> float:
 class _Probe:
     "A loss, and eight rows of unequal length to try it on."
     def __init__(self, loss: Callable[..., Tensor], seed: int):
-        g, words = torch.Generator().manual_seed(seed), _ran(inspect.signature, loss).parameters
-        self.loss, self.cuts = loss, {"whole", "parts"} <= words.keys()
-        self.coefficients = {k: w.default for k, w in words.items() if type(w.default) is float}
+        g, args = torch.Generator().manual_seed(seed), _ran(inspect.signature, loss).parameters
+        self.loss, self.cuts = loss, {"whole", "parts"} <= args.keys()
+        self.coefficients = {k: w.default for k, w in args.items() if type(w.default) is float}
         self.new, lengths = -2 * torch.rand(8, 8, generator=g) - 1, [8, 2, 5, 7, 3, 6, 4, 1]
         self.mask = torch.arange(8) < torch.tensor(lengths)[:, None]
         self.A = torch.tensor([1.4, -0.6, 0.9, -1.3, 0.5, -0.8, 0.7, -0.8])[:, None].repeat(1, 8)
@@ -82,12 +82,12 @@ def _check_along(p: _Probe) -> Check:
     weight, size = (-pull / p.A)[p.mask], pull.norm()
     cosine = _cosine(-pull[p.mask], p.A[p.mask]) if size > 0 else 0.0
     felt = torch.stack([p.pull(A=p.A * x).abs() > 1e-3 * size for x in one])    # [8,8,8] bool
-    by, there, m = felt.any(2), pull[1:] != 0, p.mask[1:]    # [8,8]: of a row, by which rows
+    x, there, m = felt.any(2), pull[1:] != 0, p.mask[1:]    # [8,8]: of a row, by which rows
     return _first("gradient along the advantages, cosine", f"{cosine:+.2f}", "+ at each token", {
         "not finite": not pull.isfinite().all(), "no gradient": not size > 0,
         "turn": not _apart(pull, -p.pull(A=-p.A)) < p.eps,
         "mask late": torch.equal(there[:, 1:], m[:, :-1]) or torch.equal(there[:, :-1], m[:, 1:]),
-        "another row": bool((by.sum(0) == 1).all() and (by.sum(1) == 1).all() > by.diag().all()),
+        "another row": bool((x.sum(0) == 1).all() and (x.sum(1) == 1).all() > x.diag().all()),
         "centred inside": not _apart(pull, p.pull(A=p.A + 1)) > p.eps,
         "reference ratio": _apart(pull, p.pull(reference=p.far)) > max(0.01, p.eps),
         "sign": bool((weight < 0).all()),
@@ -111,7 +111,7 @@ def _check_factor(p: _Probe) -> Check:
         if (left - left.mean()).abs().max() < p.eps * left.mean().abs():
             what, factor = name, left.mean().item()
     p.of_rows, off, whole = "rows" in what, abs(factor - 1) > p.eps, what == "the sum over tokens"
-    if not what: return unasked("size of the gradient: it is of no mean that is known", "factor")
+    if not what: return unasked("size of the gradient: of no mean that is known", "factor")
     return _first("size of the gradient", f"{factor:.4g} times {what}", "1", {
         "factor": off and "sum over tokens" not in what, "constant factor": off and whole}, "factor")
 
@@ -179,14 +179,14 @@ def _check_rows(p: _Probe) -> list[Check]:
     "Put rows in another order, and cut a step into micro-batches."
     order, (_, whole) = torch.tensor([3, 0, 7, 5, 1, 6, 2, 4]), p(**p.off)
     moved = {"other order": _apart(whole[order], p(order, **p.off)[1])}
-    first, key = _worst("change when rows change places", moved, "order", p.eps), "micro-batches"
-    if not p.cuts: return [first, unasked(f"{key}: it takes no `whole` and `parts`", key)]
+    one, key = _worst("change when rows change places", moved, "order", p.eps), "micro-batches"
+    if not p.cuts: return [one, unasked(f"{key}: it takes no `whole` and `parts`", key)]
     def cut(*at: int) -> float:
         rows = torch.arange(8).tensor_split(at)
         cut = [p(r, **p.off, whole=p.mask, parts=len(rows))[1] for r in rows]
         return _apart(whole, torch.cat(cut))
     cuts = {"halves": cut(4), "pairs": cut(2, 4, 6), "single rows": cut(*range(1, 8))}
-    return [first, _worst("change by cutting a step", cuts, key + " of rows" * p.of_rows,
+    return [one, _worst("change by cutting a step", cuts, key + " of rows" * p.of_rows,
                           max(0.01, p.eps), key)]
 
 def check_objective(
@@ -202,10 +202,10 @@ def check_objective(
     if along.causes: return keyed("objective", [along, _UNTIL])
     pull = _check_reference(p)
     clip = [] if "without advantage" in pull[0].causes else [_check_clip(p)]
-    found = {k: max(_apart(p(**p.off)[1], p(**p.off, **{k: x})[1]) for x in (100 * v, 0.0))
+    by = {k: max(_apart(p(**p.off)[1], p(**p.off, **{k: x})[1]) for x in (100 * v, 0.0))
              for k, v in p.coefficients.items() if v}
     read = [_first(f"change when {k} is 0, or 100 times", f"{x:.2g}", "above 0",
-                   {"coefficient": not x > 1e-6}, f"coefficient {k}") for k, x in found.items()]
+                   {"coefficient": not x > 1e-6}, f"coefficient {k}") for k, x in by.items()]
     return keyed("objective", [along, _check_factor(p), *clip, *pull, *_check_padding(p),
                                *_check_rows(p), *read])
 
@@ -238,9 +238,9 @@ def _check_groups(run, r: Tensor) -> Check:
     "Stretch and lift one group's rewards; lift one of its members, which all must feel; rank."
     whole, one, rest = r.clone(), r.clone(), [0, 2, 3]
     whole[1], one[1, 0] = 5 * r[1] + 3 * (r.shape[2] == 1), r[1, 0] + 3
-    first = r * (torch.arange(r.shape[2]) == 0)    # first steps alone have rewards
-    A, W, O, F = map(run, (r, whole, one, first))
-    own, others, x, F = _cosine(A[1], W[1]), _cosine(A[rest], W[rest]), first[..., 0], F[..., 0]
+    lone = r * (torch.arange(r.shape[2]) == 0)    # first steps alone have rewards
+    A, W, O, F = map(run, (r, whole, one, lone))
+    own, others, x, F = _cosine(A[1], W[1]), _cosine(A[rest], W[rest]), lone[..., 0], F[..., 0]
     felt, top = (O - A)[1, :, 0].abs() > 1e-4, O[1, :, 0].abs().argmax()
     known = (felt | (A == 0)[1, :, 0] & (O == 0)[1, :, 0]).all() and min(own, others) > 0.999
     free = others > 0.999 < _cosine(A[1, 1:], O[1, 1:]) and bool(felt[0])
