@@ -185,16 +185,16 @@ def _read_line(line: str, where: str) -> dict[str, Any]:
 # %% ../../nbs/preflight/02_captured.ipynb #596d55d4
 def _by_turns(end: Tensor, counted: Tensor, real: Tensor) -> tuple[Tensor, Tensor]: # [N,T] bool
     "The first end of each turn, and what stands behind it there; text between turns is no turn."
-    first, behind = torch.zeros_like(end), torch.zeros_like(end)
+    first, behind = ([[False] * end.shape[1] for _ in end] for _ in range(2))
     for n, (e, c, r) in enumerate(zip(end.tolist(), counted.tolist(), real.tolist())):
         last, over, waits = max((t for t, x in enumerate(c) if x), default=-1), False, False
         for t in range(sum(r)):
             if over and not c[t] and t < last: waits = True    # the environment's turn
             elif waits and c[t]: over = waits = False    # and the policy's again
             if waits: continue
-            first[n, t], behind[n, t] = e[t] and not over, over
+            first[n][t], behind[n][t] = e[t] and not over, over
             over |= e[t]
-    return first, behind
+    return torch.tensor(first), torch.tensor(behind)
 
 def _once(c: Captured) -> Tensor: # [N,T] bool, True = counts, and is no copy of an earlier row
     rows = [(*p, -1, *i) for p, i in zip(c.prompt_ids, c.completion_ids)]
@@ -323,7 +323,7 @@ def _check_ranks(c: Captured, r: Tensor, of: list[Tensor], apart: bool) -> list[
     cause = "sign" if wrong > 0.9 else "size only" if A.min() >= 0 else "another row"
     parts = [x for n in range(2, len(r)) if len(r) % n == 0 for x in (at // n, at % n)]
     if 0 < wrong < 0.9 and any(centred(x) and turned(x) == 0 for x in parts): cause, most = "groups", 0.0
-    one = [(A[g] >= 0).all() or (A[g] <= 0).all() for g in of if r[g].max() > r[g].min() and A[g].any()]
+    one = [(A[g] >= 0).all() or (A[g] <= 0).all() for g in of if len(g) > 2 and r[g].max() > r[g].min() and A[g].any()]
     if cause == "size only" and wrong > most: one = []    # that is why
     return [judge("pairs where the better has the smaller advantage", wrong, at_most=most,
                   cause=cause, show="{:.0%}", key="ranks"),
