@@ -323,7 +323,7 @@ def _check_ranks(c: Captured, r: Tensor, of: list[Tensor], apart: bool) -> list[
     cause = "sign" if wrong > 0.9 else "size only" if A.min() >= 0 else "another row"
     parts = [x for n in range(2, len(r)) if len(r) % n == 0 for x in (at // n, at % n)]
     if 0 < wrong < 0.9 and any(centred(x) and turned(x) == 0 for x in parts): cause, most = "groups", 0.0
-    one = [(A[g] >= 0).all() or (A[g] <= 0).all() for g in of if len(g) > 2 and r[g].max() > r[g].min() and A[g].any()]
+    one = [(A[g] >= 0).all() or (A[g] <= 0).all() for g in of if r[g].max() > r[g].min() and A[g].max() > A[g].min()]
     if cause == "size only" and wrong > most: one = []    # that is why
     return [judge("pairs where the better has the smaller advantage", wrong, at_most=most,
                   cause=cause, show="{:.0%}", key="ranks"),
