@@ -324,7 +324,7 @@ def _check_ranks(c: Captured, r: Tensor, of: list[Tensor], apart: bool) -> list[
     parts = [x for n in range(2, len(r)) if len(r) % n == 0 for x in (at // n, at % n)]
     if 0 < wrong < 0.9 and any(centred(x) and turned(x) == 0 for x in parts): cause, most = "groups", 0.0
     one = [(A[g] >= 0).all() or (A[g] <= 0).all() for g in of if r[g].max() > r[g].min() and A[g].max() > A[g].min()]
-    if cause == "size only" and wrong > most: one = []    # that is why
+    if len(r) < 16 or cause == "size only" and wrong > most: one = []    # chance, or named above
     return [judge("pairs where the better has the smaller advantage", wrong, at_most=most,
                   cause=cause, show="{:.0%}", key="ranks"),
             _share("advantages on one side of 0", one, "one side", 0.5, verdict="warning")]
