@@ -19,10 +19,10 @@ from typing import Any, Callable, ContextManager, Iterable, Sequence
 import torch
 from torch import Tensor
 
-from ..core import UserError, write_whole
+from ..core import UserError, parse_json, write_whole
 from chess_grpo.preflight.checks import (
     LIMITS, REMEDIES, Check, Identity, Report, all_within, bisect, identity_figures, judge,
-    rounding_limits, unasked
+    keyed, rounding_limits, unasked
 )
 
 # %% ../../nbs/preflight/02_captured.ipynb #92ed79a8
@@ -45,7 +45,10 @@ class Captured:
     dtype: str = "float32"    # what the sampler computes in
     source: str = "the sampler"    # for messages
 
-    def __post_init__(self): _check_captured(self)
+    def __post_init__(self): # arrays and tensors will do
+        for k in _ROWS: object.__setattr__(self, k, _plain(getattr(self, k)))
+        _check_captured(self)
+
     def __len__(self) -> int: return len(self.completion_ids)
 
     @property
@@ -82,6 +85,11 @@ _NUMBERS = {
     "repetition_penalty": ("above 0 and finite", lambda x: 0 < x < math.inf),
 }
 _SETTINGS = (*_NUMBERS, "dtype", "source")
+
+def _plain(x): # Python's numbers, whatever they came in
+    if hasattr(x, "tolist"): return x.tolist()
+    rows = isinstance(x, (list, tuple)) and x and not isinstance(x[0], (int, float, str))
+    return [*map(_plain, x)] if rows else x
 
 def _is_number(x) -> bool: return isinstance(x, (int, float)) and not isinstance(x, bool)
 
@@ -165,9 +173,7 @@ def _read_lines(path: Path) -> dict[str, Any]:
     return settings | rows
 
 def _read_line(line: str, where: str) -> dict[str, Any]:
-    try: row = json.loads(line, object_pairs_hook=_no_name_twice)
-    except (ValueError, RecursionError) as e:
-        raise UserError(f"{where}, is not JSON ({e}).") from None
+    row = parse_json(line, f"{where},")
     if not isinstance(row, dict): raise UserError(f"{where}, is no object.")
     for k in _ROWS[:3]:
         if not isinstance(row.get(k), list): raise UserError(f"{where}, has no list {k}.")
@@ -176,25 +182,19 @@ def _read_line(line: str, where: str) -> dict[str, Any]:
                         f"{', '.join((*_ROWS, *_SETTINGS))}.")
     return row
 
-def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    row = dict(pairs)
-    if len(row) == len(pairs): return row
-    names = [k for k, _ in pairs]
-    raise ValueError(f"{next(k for k in names if names.count(k) > 1)!r} stands there twice")
-
 # %% ../../nbs/preflight/02_captured.ipynb #596d55d4
 def _by_turns(end: Tensor, counted: Tensor, real: Tensor) -> tuple[Tensor, Tensor]: # [N,T] bool
     "The first end of each turn, and what stands behind it there; text between turns is no turn."
-    first, behind = torch.zeros_like(end), torch.zeros_like(end)
+    first, behind = ([[False] * end.shape[1] for _ in end] for _ in range(2))
     for n, (e, c, r) in enumerate(zip(end.tolist(), counted.tolist(), real.tolist())):
         last, over, waits = max((t for t, x in enumerate(c) if x), default=-1), False, False
         for t in range(sum(r)):
             if over and not c[t] and t < last: waits = True    # the environment's turn
             elif waits and c[t]: over = waits = False    # and the policy's again
             if waits: continue
-            first[n, t], behind[n, t] = e[t] and not over, over
+            first[n][t], behind[n][t] = e[t] and not over, over
             over |= e[t]
-    return first, behind
+    return torch.tensor(first), torch.tensor(behind)
 
 def _once(c: Captured) -> Tensor: # [N,T] bool, True = counts, and is no copy of an earlier row
     rows = [(*p, -1, *i) for p, i in zip(c.prompt_ids, c.completion_ids)]
@@ -224,30 +224,49 @@ def check_ends(
 
 # %% ../../nbs/preflight/02_captured.ipynb #0ba7c402
 def check_batch(
-    captured: Captured, # with rewards; with mask and advantages, if there are some
-    groups: Sequence[int] | None = None, # of each completion; None = one prompt is one group
+    # with rewards, mask and advantages, as far as there are some; or a dict of its fields (lists,
+    # arrays, tensors; advantages N or N x tokens), or the path of its file
+    captured: Captured | dict | str | Path,
+    groups: Iterable | None = None, # the name of each completion's; None = one prompt is one group
     again: Callable[[int], float] | None = None, # the reward of one completion, scored alone
+    terms: dict[str, Sequence[float]] | None = None, # of rewards; the first is what decides
 ) -> Report:
     "A batch as data: are prompts, rewards, masks and advantages those of their completions?"
-    c, rows = captured, [*map(tuple, captured.prompt_ids)]
-    groups = [rows.index(p) for p in rows] if groups is None else [*groups]
-    if len(groups) != len(rows): raise UserError(f"{len(groups)} groups are named for {len(rows)} completions.")
-    of = [[i for i, x in enumerate(groups) if x == g] for g in dict.fromkeys(groups)]
-    wrong = [len({rows[i] for i in g}) > 1 or len(g) == 1 and bool(c.rewards) for g in of]
-    twice = [len(p) > 1 and p[0] == p[1] for p in rows]
-    scored = _check_rewarded(c, of, again) if c.rewards else [unasked("rewards: none")]
-    return Report([_share("groups of one, or of several prompts", wrong, "groups", 0.5),
-                   _share("prompts that begin twice", twice, "begin twice", 0.5),
-                   _check_clones(c, of), *_check_masks(c), *scored])
+    c = _captured(captured)
+    rows = [*map(tuple, c.prompt_ids)]
+    names, of = rows if groups is None else groups, {}
+    if not isinstance(names, Iterable) or len(names := _plain([*names])) != len(rows):
+        raise UserError(f"groups must name one for each of {len(rows)} completions.")
+    for i, g in enumerate(names): of.setdefault(str(g), []).append(i)
+    mixed = [len({rows[i] for i in g}) > 1 for g in of.values()]
+    alone = [len(g) == 1 and bool(c.rewards) for g in of.values()]
+    twice = [p[0] == p[1] and p[:3].count(p[0]) == 2 for p in rows if len(p) > 1]    # 3: padding
+    name, of = "groups of one, or of several prompts", [*map(torch.tensor, of.values())]
+    apart = _share(name, mixed if any(mixed) else alone, "groups", 0.5 * (not any(mixed)))
+    checks = [apart, _share("prompts that begin twice", twice, "begin twice", 0.5),
+              _check_clones(c, of), *_check_masks(c)]
+    if not c.rewards: return keyed("batch", [*checks, unasked("rewards: none", "rewards")])
+    return keyed("batch", checks + _check_rewarded(c, of, again, terms, bool(apart.causes)))
+
+def _captured(batch) -> Captured:
+    if isinstance(batch, Captured): return batch
+    if isinstance(batch, (str, Path)): return read_captured(batch)
+    try:
+        ids, A = batch["completion_ids"], _plain(batch.get("advantages"))
+        if A: A = [x if isinstance(x, list) else [x] * len(i) for x, i in zip(A, ids)]
+        return Captured(**{"log_probs": [[None] * len(i) for i in ids]} | batch | {"advantages": A})
+    except (AttributeError, IndexError, KeyError, TypeError) as e:
+        raise UserError(f"A batch is a Captured, the path of a file, or a dict of"
+                        f" {', '.join((*_ROWS, *_SETTINGS))} ({type(e).__name__}: {e}).") from None
 
 def _share(name: str, rows: Sequence[bool] | Tensor, cause: str, at_most=0.0, **more) -> Check:
     share = sum(map(bool, rows)) / max(1, len(rows))
     return judge(name, share, at_most=at_most, cause=cause, show="{:.0%}", **more)
 
-def _check_clones(c: Captured, of: list[list[int]]) -> Check:
+def _check_clones(c: Captured, of: list[Tensor]) -> Check:
     "Copies in a group that the log-probabilities do not explain."
     copies, first = [], {}
-    for n, i in ((n, i) for n, g in enumerate(of) for i in g):
+    for n, i in ((n, i) for n, g in enumerate(of) for i in g.tolist()):
         if first.setdefault((n, *c.completion_ids[i]), i) != i: copies.append(i)
     nats = [x for i in copies for x in c.log_probs[i] if x is not None and x == x]
     most = 0.5 if sum(nats) < -20 or not nats else 1.0    # nats: of their chance
@@ -255,32 +274,60 @@ def _check_clones(c: Captured, of: list[list[int]]) -> Check:
                  at_most=most, cause="clones", show="{:.0%}")
 
 def _check_masks(c: Captured) -> list[Check]:
-    mask, ids = c.counted, _wide(c.completion_ids, -1)
+    mask, real = c.counted, (ids := _wide(c.completion_ids, -1)) >= 0
     late = mask[:, 1:2].any() and not mask[:, 0].any() and len(ids[:, 0].unique()) > 1
     checks = [_share("completions of which no token counts", ~mask.any(1), "empty mask", 0.5),
               _share("masks that leave out the first token", [late], "mask late")]
     if c.advantages is None: return checks
     A = _wide(c.advantages, 0.0)
-    other = ((A != 0) & ~mask & (ids >= 0)).any(1) & ((A == 0) & mask).any(1)
-    return [*checks, _share("advantages where the mask is not", other, "advantage mask")]
+    none, largest = "no advantage", A[real].abs().max().item()
+    if not A.isfinite().all(): none, largest = "not finite", math.nan
+    other = ((A != 0) & ~mask & real).any(1) & ((A == 0) & mask).any(1)
+    return [*checks, _share("advantages where the mask is not", other, "advantage mask"),
+            judge("largest advantage", largest, 1e-9, cause=none, key="advantage")]
 
-def _check_rewarded(c: Captured, of: list[list[int]], again) -> list[Check]:
+def _check_rewarded(c: Captured, of: list[Tensor], again, terms, apart: bool) -> list[Check]:
     "Rewards by themselves, beside the advantages, and scored again."
-    r = torch.tensor([math.nan if x is None else x for x in c.rewards], dtype=torch.float64)
-    flat = [not r[g].max() - r[g].min() > 1e-9 for g in of if len(g) > 1]
-    cause = "constant reward" if (r - r[0]).abs().max() < 1e-9 else "no variance"
+    def wide(x) -> Tensor: return torch.tensor(x, dtype=torch.float64)
+    r, N = wide([math.nan if x is None else x for x in c.rewards]), len(c)
+    def equal(x: Tensor, g: Tensor) -> bool: return not x[g].max() - x[g].min() > 1e-9
+    flat = [equal(r, g) for g in of if len(g) > 1]
+    cause = "constant reward" if equal(r, torch.arange(N)) else "no variance"
     checks = [_share("completions without a reward", ~r.isfinite(), "no reward"),
               _share("groups without variance", flat if r.isfinite().all() else [], cause, 0.5,
-                     verdict="warning" if len(r) < 16 else "fault")]    # may be chance
-    if c.advantages is not None:
-        A = [x.sum() / (x != 0).sum().clamp_min(1) for x in _wide(c.advantages, 0.0).double()]
-        wrong = [A[i] < A[j] for g in of for i in g for j in g if r[i] > r[j] + 1e-9]
-        checks.append(_share("pairs where the better has the smaller advantage", wrong,
-                             "sign" if sum(wrong) > 0.9 * len(wrong) else "another row", 0.05))
-    if again is None: return [*checks, unasked("rewards of another row: nothing scores again")]
-    alone = torch.tensor([again(i) for i in range(len(r))], dtype=torch.float64)
-    other = (alone - r).abs() > 1e-4 * (1 + r.abs())
+                     verdict="warning" if N < 16 else "fault", key="no variance")]    # may be chance
+    if terms:
+        decides = wide(_plain([*terms.values()][0]))
+        if decides.shape != r.shape: raise UserError(f"A term must have {N} numbers.")
+        made = [equal(decides, g) > equal(r, g) for g in of if len(g) > 1]
+        checks.append(_share("groups that differ in lesser terms alone", made, "other terms", 0.1,
+                             verdict="warning"))
+    if c.advantages is not None: checks += _check_ranks(c, r, of, apart)
+    if again is None:
+        return [*checks, unasked("rewards of another row: nothing scores again", "another row")]
+    other = (wide([again(i) for i in range(N)]) - r).abs() > 1e-4 * (1 + r.abs())
     return [*checks, _share("rewards that are others when scored alone", other, "another row")]
+
+def _check_ranks(c: Captured, r: Tensor, of: list[Tensor], apart: bool) -> list[Check]:
+    "In a group the better has more; where it is so in parts of groups only, they were others."
+    if apart: return [unasked("advantages beside rewards, until groups are sound", "ranks")]
+    A, at, mine = _wide(c.advantages, 0.0).double(), torch.arange(len(r)), torch.zeros(len(r)).long()
+    A = A.sum(1) / (A != 0).sum(1).clamp_min(1)
+    for n, g in enumerate(of): mine[g] = n
+    def turned(group: Tensor) -> float: # share of pairs
+        better = (r[:, None] > r + 1e-9) & (group[:, None] == group)
+        return ((better & (A[:, None] < A)).sum() / better.sum().clamp_min(1)).item()
+    def centred(group: Tensor) -> bool: # each by itself
+        return bool(torch.zeros(len(r)).double().index_add(0, group, A).abs().max() < 1e-3 * A.abs().max())
+    wrong, most = turned(mine), 0.05
+    cause = "sign" if wrong > 0.9 else "size only" if A.min() >= 0 else "another row"
+    parts = [x for n in range(2, len(r)) if len(r) % n == 0 for x in (at // n, at % n)]
+    if 0 < wrong < 0.9 and any(centred(x) and turned(x) == 0 for x in parts): cause, most = "groups", 0.0
+    one = [(A[g] >= 0).all() or (A[g] <= 0).all() for g in of if r[g].max() > r[g].min() and A[g].max() > A[g].min()]
+    if len(r) < 16 or cause == "size only" and wrong > most: one = []    # chance, or named above
+    return [judge("pairs where the better has the smaller advantage", wrong, at_most=most,
+                  cause=cause, show="{:.0%}", key="ranks"),
+            _share("advantages on one side of 0", one, "one side", 0.5, verdict="warning")]
 
 # %% ../../nbs/preflight/02_captured.ipynb #1ce32569
 def check_tokens(
