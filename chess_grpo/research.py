@@ -13,7 +13,7 @@ import json
 import os
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Callable, Collection, Mapping, Sequence
@@ -107,7 +107,7 @@ class Verdict:
     seconds: float  # what it took
     scale: str
     rule: str       # the conditions that it was judged by
-    date: str = ""  # on which its set of seeds was sealed, never run; empty = it was not
+    date: str = field(default="", repr=False)    # of its seeds' seal, before they ever ran; empty = none
 
     @property
     def claim(self) -> dict: return load_claims(self.id[:3])[self.id]
