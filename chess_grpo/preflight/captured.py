@@ -81,7 +81,7 @@ _NUMBERS = {
     "min_p": ("at least 0 and below 1", lambda x: 0 <= x < 1),
     "repetition_penalty": ("above 0 and finite", lambda x: 0 < x < math.inf),
 }
-_SETTINGS = (*_NUMBERS, "dtype", "source")
+_FILTERS, _SETTINGS = (*_NUMBERS,)[1:], (*_NUMBERS, "dtype", "source")
 
 def _is_number(x) -> bool: return isinstance(x, (int, float)) and not isinstance(x, bool)
 
@@ -385,13 +385,21 @@ class CapturedLogits:
     @cached_property
     def tighter(self) -> "CapturedLogits":
         "The same where filters cut a little more, as a sampler's rounding may make them do."
-        c = self.captured
-        top_p, min_p = 1 if c.top_p == 1 else 0.98 * c.top_p, min(0.999, 1.02 * c.min_p)
+        c, tight = self.captured, 0.98 if self.captured.dtype == "float32" else 0.94
+        top_p, min_p = 1 if c.top_p == 1 else tight * c.top_p, min(0.999, c.min_p / tight)
         return CapturedLogits(replace(c, top_p=top_p, min_p=min_p), self.rows)
 
 def _figures(a: Tensor, b: Tensor, mask: Tensor) -> dict[str, float]:
     m = mask & ~(a.isnan() | b.isnan())
+    if not m.any(): return dict.fromkeys(LIMITS, math.inf)
     return identity_figures(a.nan_to_num(0)[None], b.nan_to_num(0)[None], m[None])
+
+def _filling(numbers: Tensor, mask: Tensor) -> Tensor: # [N,T] bool
+    "What stands in several rows and places, twice as often as any other, such as -9999."
+    values, times = numbers[mask & ~numbers.isnan()].unique(return_counts=True)
+    if len(times) < 2 or times.max() < max(4, 2 * times.sort().values[-2]): return mask & False
+    there = mask & (numbers == values[times.argmax()])
+    return there & bool(min(there.any(0).sum(), there.any(1).sum()) > 1)
 
 def _fit(
     logits: CapturedLogits, numbers: Tensor, how: Making, mask: Tensor
@@ -417,7 +425,7 @@ class Made:
     agrees: bool    # with `how`, up to arithmetic
     off: float    # mean |difference| to it, nats
     partly: bool    # most of the numbers agree with it, the rest are of something else
-    missing: Tensor    # [N,T] bool, True = no number, or 0 for a token that was not certain
+    missing: Tensor    # [N,T] bool, True = none, 0 for a token that was not certain, a filling
 
 def how_made(
     logits: CapturedLogits, numbers: Tensor, stated: Making, mask: Tensor,
@@ -425,9 +433,11 @@ def how_made(
 ) -> Made:
     "The way of making these numbers [N,T] (nan = none) that departs least from the stated."
     certain = -0.1 if on_grid(numbers[mask]) else -1e-3    # above it 0 may be a rounding
+    fills = _filling(numbers, mask)
     def missing(how: Making) -> Tensor:
-        surely = logits.tighter if how.filters else logits    # a filter may leave one token
-        return mask & (numbers.isnan() | ((numbers == 0) & (surely.numbers(how) < certain)))
+        surely = (logits.tighter if how.filters else logits).numbers(how)    # it may leave one token
+        none = fills & bool(((surely - numbers)[fills].abs() > 0.1).float().mean() > 0.7)
+        return mask & (numbers.isnan() | ((numbers == 0) & (surely < certain)) | none)
     def figures(how: Making) -> dict[str, float]:
         return _figures(numbers, logits.numbers(how), mask & ~missing(how))
     def off(how: Making) -> float: return figures(how)["mean |difference|"]
@@ -518,6 +528,31 @@ def check_drawn(logits: CapturedLogits, mask: Tensor) -> Check:
     found = f"{T:.3g} ± {error:.2g}, {abs(far):.1f} standard errors from {stated:.3g}"
     check = judge("temperature that the tokens fit", abs(far), 0, 4, "drawn otherwise", found)
     return replace(check, limit="within 4 standard errors")
+
+# %% ../../nbs/preflight/02_captured.ipynb #0ba7c408
+def _likely_settings(logits: CapturedLogits, numbers: Tensor, mask: Tensor) -> Captured:
+    "With those, of many, that explain the numbers best."
+    c, real = logits.captured, [t for i in logits.captured.completion_ids for t in i]
+    there = _wide([[True] * len(i) for i in c.completion_ids], False)
+    use = (mask & numbers.isfinite())[there].nonzero()[:128, 0]
+    z, given, taken = torch.cat(logits.rows)[use], numbers[there][use], torch.tensor(real)[use, None]
+    some = [{"top_k": k} for k in range(1, 101)]
+    some += [{"top_p": P / 100} for P in range(50, 100)] + [{"min_p": m} for m in (0.01, 0.05, 0.1, 0.2)]
+    some += [{"top_k": k, "top_p": P} for k in (10, 20, 40, 50) for P in (0.8, 0.9, 0.95)]
+    found = []
+    for T in dict.fromkeys((c.temperature, 1.0, 0.6, 0.7, 0.8, 0.9)):
+        most, at = (z / T).scatter(1, taken, -torch.inf).topk(min(300, z.shape[1] - 1))
+        rest = (z / T).scatter(1, at, -torch.inf).scatter(1, taken, -torch.inf).logsumexp(1, True)
+        few = torch.cat([most, rest, (z / T).gather(1, taken)], 1)
+        for how in (Captured([[0]], [[0]], [[0.0]], **s) for s in some):
+            off = drawn_log_probs(few, 0 * use + few.shape[1] - 1, use[:0], how)[:, -1] - given
+            found.append((off.abs().mean().item(), len(found), how, T))
+    for penalty in (1.02, 1.05, 1.1, 1.15, 1.2, 1.3):
+        how = replace(c, repetition_penalty=penalty)
+        off = CapturedLogits(how, logits.rows).numbers(Making(c.temperature, True)) - numbers
+        found.append((off[mask].abs().nanmean().item(), len(found), how, c.temperature))
+    _, _, how, T = min(found)
+    return replace(c, temperature=T, **{k: getattr(how, k) for k in _FILTERS})
 
 # %% ../../nbs/preflight/02_captured.ipynb #1891d783
 Context = Callable[[], ContextManager]
@@ -627,12 +662,75 @@ class _Sides:
             self.kept[key] = self.learner.logits(key[0], *contexts)
         return self.kept[key]
 
-    @property
+    @cached_property
     def rest_of(self) -> str:
-        "What numbers are of that nothing makes, where most are explained."
-        again = any(self.captured.encoded_again or ())
+        "What numbers are of that nothing makes, or where they are."
+        again, made = any(self.captured.encoded_again or ()), self.sampled
         if on_grid(self.given[self.mask]): return "grid"
-        return "tokens" if again and self.sampled.partly else "unknown"
+        if again and made.partly: return "tokens"
+        return "unknown" if made.agrees or self.behind else self._prompt() or self._place() or "unknown"
+
+    @cached_property
+    def _rest(self) -> tuple[Tensor, Tensor]: # [N,T] nats, 0 where there is none; [N,T] bool
+        d = self.given - self._old(frozenset())
+        m = self.mask & d.isfinite() & ~self.sampled.missing
+        return torch.where(m, d, 0), m
+
+    def _prompt(self) -> str:
+        "Are they of prompts that begin twice, do not begin, or lack their end?"
+        c, (_, m) = self.captured, self._rest
+        for a, b in ((-1, 0), (1, 0), (0, 1), (0, 2), (0, 3), (0, 4)):    # fewer, in front and behind
+            prompts = [p[:1] * (a < 0) + p[max(a, 0):len(p) - b] or p for p in c.prompt_ids]
+            self.learner.captured = replace(c, prompt_ids=prompts)
+            found = self.learner.logits(self.learner.conditions, self.learner.exact)
+            if all_within(_figures(self.given, found.numbers(self.sampled.how), m), self.limits):
+                return "prompt"
+        self.learner.captured = c
+        return ""
+
+    def _place(self) -> str: # "" = everywhere
+        (d, m), few = self._rest, self.limits["mean |difference|"]
+        near, old = d.abs() <= 4 * few, self._old(frozenset())    # padding is near
+        far = ~near.all(1)
+        if m.sum() < 32 or len(m) < 2: return ""
+        if (self.given == self.given[:, :1])[m].all(): return "one a row"
+        a, b = self.given[m], old[m]
+        times = (a @ b) / (b @ b)
+        if abs(times - 1) > 0.1 and (a - b * times).abs().mean() <= few: return "base"
+        both = (self.given[:64, None] - old[None, :64]).abs().nanmean(2).min(1)
+        other = both.indices != torch.arange(len(both.indices))
+        if (other & (both.values <= few)).float().mean() > 0.5: return "another row"
+        several = len({*map(tuple, self.captured.prompt_ids)}) / len(m)    # copies of one context
+        def chance(same: Tensor, of: Tensor) -> float: # that so many agree there, log
+            return (same & m).sum() * math.log((near & of & ~same).sum() / (of & ~same).sum() + 1e-2)
+        same, of = near.long().cumprod(1) > 0, m & far[:, None]
+        at_all = (same & of).any(1)[far].float().mean()
+        if at_all > 0.8 and chance(same & of, of) * several < -6: return "later tokens"
+        if chance(~far[:, None] & m, m) < -12: return "some rows"
+        one_sided = (d >= -4 * few).all() or (d <= 4 * few).all()
+        if one_sided and d.sum().abs() > 0.8 * d.abs().sum(): return "support"
+        return self._trend(d, m)
+
+    def _trend(self, d: Tensor, m: Tensor) -> str:
+        "Does it fade or grow with each token, beside what these logits let a token move?"
+        def moves(z: Tensor, ids: list[int]) -> list[float]:
+            p = (z / self.captured.temperature).softmax(1)
+            return (1 - 2 * p[range(len(ids)), ids] + (p * p).sum(1)).clamp_min(0.01).sqrt().tolist()
+        room = _wide([*map(moves, self.truth.rows, self.captured.completion_ids)], 1.0)
+        x = (d.abs() / room)[m][m.nonzero()[:, 1].argsort()]
+        a, b = x[:len(x) // 3], x[-(len(x) // 3):]
+        fades = (a.mean() - b.mean()) / ((a.var() + b.var()) / len(a)).sqrt()
+        if fades > 4 and a.mean() > 1.4 * b.mean(): return "prefix"
+        return "far tokens" if fades < -4 and b.mean() > 1.6 * a.mean() else ""
+
+    @property
+    def remedy(self) -> str:
+        "Of what nothing makes."
+        if self.rest_of != "unknown": return REMEDIES[self.rest_of]
+        w = (-self._rest[0][self._rest[1]]).exp()
+        error = (w.std() / max(1, len(w)) ** 0.5).item()
+        of = "as of a policy" if abs(w.mean() - 1) < 4 * error + 1e-3 else "as of no policy"
+        return f"learner / sampler is {w.mean():.2f} ± {error:.1g} in the mean, {of}: {REMEDIES[of]}"
 
     @property
     def _real_tokens(self) -> Tensor: # [N,T] bool, False = padding
@@ -735,9 +833,7 @@ def _check_given(sides: _Sides) -> list[Check]:
         return [missing, Check(name, figure, limit, "fault", remedy, names)]
     figure = f"unknown: {made.off:.2g} nats from anything"
     if made.partly: figure = f"most are {what}, the rest of something else"
-    remedy = "none of the known ways makes these numbers: compare weights and tokens"
-    if sides.rest_of == "grid": remedy = REMEDIES["grid"]
-    return [missing, Check(name, figure, limit, "fault", remedy, (*names, sides.rest_of))]
+    return [missing, Check(name, figure, limit, "fault", sides.remedy, (*names, sides.rest_of))]
 
 def _check_encoded(sides: _Sides) -> list[Check]:
     "Ids that were made from text: a fault where the log-probabilities are of others."
@@ -765,7 +861,7 @@ _NOTHING = Identity({k: math.nan for k in LIMITS})
 
 def _of_few(c: Check) -> Check:
     "With a handful of tokens, rounding cannot be distinguished from a bug."
-    if c.causes != ("unknown",): return c
+    if c.causes[:1] not in (("unknown",), ("support",)): return c
     remedy = "these are too few tokens to distinguish rounding from a bug: look at more of them"
     return replace(c, verdict="warning", remedy=remedy, causes=("few tokens",))
 
@@ -792,10 +888,30 @@ def check_captured(
     learner = _Learner(captured, score, put_right or {}, exact, padded, seed)
     if all(x is None or math.isnan(x) for r in captured.log_probs for x in r):
         return _check_tokens_alone(learner)
-    sides = _Sides(captured, learner, log_probs, sampler, temperature)
+    sides, unstated = _Sides(captured, learner, log_probs, sampler, temperature), []
+    known = sides.mask & ~sides.sampled.missing
+    if not sides.sampled.agrees and not sampler and known.sum() > 31:
+        likely = _likely_settings(sides.truth, sides.given, sides.mask)
+        other = _Learner(likely, score, put_right or {}, exact, padded, seed)
+        now = _Sides(likely, other, log_probs, None, temperature or captured.temperature)
+        made = now.sampled
+        if made.agrees and made.how.filters and 3 * made.off < sides.sampled.off:
+            said = [f"{k} {getattr(likely, k)}" for k in _NUMBERS
+                    if getattr(likely, k) != getattr(captured, k)]
+            sides, unstated = now, [Check("settings of the sampler", ", ".join(said), "stated",
+                                          "fault", REMEDIES["unstated"], ("filters",))]
     found = bisect(sides.measure, sides.toggles, remedies, sides.limits, sides.replay)
-    causes = tuple(sides.rest_of if c == "unknown" else c for c in found.check.causes)
-    checks = [replace(found.check, causes=causes), *_check_given(sides), *_check_encoded(sides)]
+    own = found.check
+    if "unknown" in own.causes:
+        causes = tuple(sides.rest_of if c == "unknown" else c for c in own.causes)
+        keeps = sides.sampled.agrees or found.cause
+        own = replace(own, causes=causes, remedy=own.remedy if keeps else sides.remedy)
+    checks = [own, *unstated, *_check_given(sides), *_check_encoded(sides)]
+    new, old, m = sides.measure(frozenset())
+    whole = torch.where(m, new - old, 0).sum(2).square().mean().sqrt().exp().item()
+    if found.holds: checks += [c for c in [judge(
+        "ratio of whole completions, as a factor", whole, at_most=1.5, cause="adds up",
+        verdict="warning")] if c.causes]
     if sides.mask.sum() < 16 and found.figures["mean |difference|"] < 0.1:
         checks = [_of_few(c) for c in checks]
     drawn = sides.behind or sides.truth
