@@ -19,9 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from ..core import UserError
-from chess_grpo.preflight.captured import (
-    Captured, CapturedReport, check_batch, check_captured, check_ends, exact_log_probs
-)
+from .captured import (
+    Captured, CapturedReport, check_batch, check_captured, check_ends, exact_log_probs)
 from .checks import REMEDIES, Check, judge, unasked
 from .objective import check_drift
 
@@ -91,8 +90,7 @@ def _precision(trainer) -> str: # as torch names it
     return "bfloat16" if a.bf16 else "float16" if a.fp16 else stored
 
 @contextmanager
-def _as_it_was(trainer):
-    "Mode, global generator and what the trainer counts are put back."
+def _as_it_was(trainer):    # mode, global generator and what the trainer counts are put back
     names = {"_metrics", "_pending_metrics", "_pending_extra_logs"} & vars(trainer).keys()
     was, held = trainer.model.training, {n: copy.deepcopy(vars(trainer)[n]) for n in names}
     seen = trainer.state.num_input_tokens_seen
@@ -187,8 +185,7 @@ def _by_another(trainer, prompts: list, completions: int, most: int) -> Captured
                     encoded_again=[bare(d) in made for d in drawn], **_settings(trainer, trainer),
                     source="vLLM" if trainer.use_vllm else "rollout_func")
 
-def _plain(row) -> list:
-    "Python's numbers, whatever they came in."
+def _plain(row) -> list:    # Python's numbers, whatever they came in
     if hasattr(row, "tolist"): return row.tolist()
     return [x.item() if hasattr(x, "item") else x for x in row]
 
@@ -199,8 +196,7 @@ def _of_groups(trainer, completions: int):
     finally: trainer.num_generations_eval = was
 
 @contextmanager
-def _watched(tokenizer):
-    "The rows of ids that a tokenizer makes, where it can be watched."
+def _watched(tokenizer):    # the rows of ids that a tokenizer makes, where it can be watched
     made, encode = set(), getattr(tokenizer, "_encode_plus", None)
     if encode is None:
         yield made
@@ -223,8 +219,7 @@ def _in_float32(model: nn.Module):
     if "flash" in attends: model.set_attn_implementation("sdpa")    # flash has no float32
     precise = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
-    stored = [(p, p.data) for p in (*model.parameters(), *model.buffers())
-              if p.data.is_floating_point()]
+    stored = [(p, p.data) for p in (*model.parameters(), *model.buffers()) if p.data.is_floating_point()]
     wrapped = model.__dict__.pop("forward", None)
     try:
         for p, data in stored: p.data = data.float()
