@@ -78,7 +78,7 @@ def _parser(words: list[str]) -> argparse.ArgumentParser: # words that were type
         q = sub.add_parser(name, help=c.help, description=c.help, allow_abbrev=False,
                            usage=f"chess-grpo {name}{positional} [--OPTION VALUE ...]")
         q.add_argument("--import", dest="module", metavar="MODULE",
-                       help="a Python module with rewards, networks or metrics of your own, imported first")
+                       help="a Python module, imported first: rewards, networks or metrics")
         for names, how in c.options: q.add_argument(*names, **how)
         if not c.config or words[:1] != [name]: continue
         q.add_argument("--config", metavar="FILE", help="a JSON file of keys, such as runs/grpo/config.json")

@@ -417,7 +417,7 @@ def how_made(
     certain, fills = -0.1 if on_grid(numbers[mask]) else -1e-3, _filling(numbers, mask)
     def missing(how: Making, rare=True) -> Tensor: # rare: any 0 that is no rounding
         surely = (logits.tighter if how.filters else logits).numbers(how)    # it may leave one token
-        least = 0.1 + 0.6 * (numbers[fills] == 0)    # a filter may leave one token nearly alone
+        least = 0.1 + 0.6 * (numbers[fills] == 0)    # a filter may leave one token
         none = fills & bool(((surely - numbers)[fills].abs() > least).float().mean() > 0.7)
         return mask & (numbers.isnan() | ((numbers == 0) & (surely < certain) & rare) | none)
     def figures(how: Making) -> dict[str, float]:
@@ -430,7 +430,7 @@ def how_made(
     if not all_within(figures(best), LIMITS):
         best = _refined(logits, numbers, best, mask & ~missing(best))
     if agrees(best): return Made(best, True, off(best), False, missing(best))
-    for how in (w for w in ways if not w.greedy):    # half of the tokens may be the greedy ones
+    for how in (w for w in ways if not w.greedy):    # half of them may be greedy
         how, half = _of_most(logits, numbers, how, mask & ~missing(how))
         near = _figures(numbers, logits.numbers(how), half)
         if all_within(near, limits(how)) and off(how) > 10 * near["mean |difference|"]:
@@ -509,7 +509,7 @@ Context = Callable[[], ContextManager]
 
 class _Learner:
     "What a learner makes of completions, with some of its conditions put right."
-    def __init__(self, captured: Captured, score, put_right: dict, exact, padded=False, seed=0):
+    def __init__(self, captured: Captured, score, put_right, exact, padded=False, seed=0):
         self.captured, self.score, self.put_right = captured, score, put_right
         self.exact, self.padded, self.seed, self.device = exact, padded, seed, "cpu"
         self.conditions = frozenset((*put_right, *(("left padding",) if padded else ())))
@@ -605,10 +605,10 @@ class _Sides:
     @cached_property
     def rest_of(self) -> str:
         "What numbers are of that nothing makes, or where they are."
-        made, again = self.sampled, any(self.captured.encoded_again or ())
-        if on_grid(self.given[self.mask]): return "grid"
-        if again and made.partly: return "tokens"
-        return "unknown" if made.agrees or self.behind else self._prompt() or self._place() or "unknown"
+        made, grid = self.sampled, on_grid(self.given[self.mask])
+        if grid or any(self.captured.encoded_again or ()) and made.partly: return "grid" if grid else "tokens"
+        known = "unknown" if made.agrees or self.behind else self._prompt() or self._place()
+        return known or "unknown"
 
     @cached_property
     def _rest(self) -> tuple[Tensor, Tensor]: # [N,T] nats, 0 where there is none; [N,T] bool
@@ -618,7 +618,7 @@ class _Sides:
     def _prompt(self) -> str:
         "Are they of prompts that begin twice, do not begin, or lack their end?"
         c, l = self.captured, self.learner
-        for a, b in ((-1, 0), (1, 0), (0, 1), (0, 2), (0, 3), (0, 4)):    # fewer, in front and behind
+        for a, b in ((-1, 0), (1, 0), (0, 1), (0, 2), (0, 3), (0, 4)):    # fewer before, behind
             prompts = [p[:1] * (a < 0) + p[max(a, 0):len(p) - b] or p for p in c.prompt_ids]
             l = _Learner(replace(c, prompt_ids=prompts), l.score, l.put_right, l.exact, seed=l.seed)
             found = l.logits(l.conditions, l.exact).numbers(self.sampled.how)
