@@ -70,12 +70,12 @@ _NUMBERS = {"temperature": ("above 0 and finite", lambda x: 0 < x < math.inf),
     "top_p": ("above 0 and at most 1", lambda x: 0 < x <= 1),
     "top_k": ("a whole number; 0 or -1 = all", lambda x: isinstance(x, int) and x >= -1),
     "min_p": ("at least 0 and below 1", lambda x: 0 <= x < 1),
-    "repetition_penalty": ("above 0 and finite", lambda x: 0 < x < math.inf),}
+    "repetition_penalty": ("above 0 and finite", lambda x: 0 < x < math.inf)}
 _SETTINGS = (*_NUMBERS, "dtype", "source")
 
 def _is_number(x) -> bool: return isinstance(x, (int, float)) and not isinstance(x, bool)
 
-def _check_captured(c: Captured):    # One sentence about the first thing that cannot be
+def _check_captured(c: Captured):    # one sentence about the first thing that cannot be
     def bad(what: str): raise UserError(f"The completions of {c.source} cannot be read: {what}.")
     n = len(c.prompt_ids)
     if not n: bad("there are none")
@@ -605,10 +605,10 @@ class _Sides:
     @cached_property
     def rest_of(self) -> str:
         "What numbers are of that nothing makes, or where they are."
-        made, grid = self.sampled, on_grid(self.given[self.mask])
-        if grid or any(self.captured.encoded_again or ()) and made.partly: return "grid" if grid else "tokens"
+        made, again = self.sampled, any(self.captured.encoded_again or ())
+        if on_grid(self.given[self.mask]): return "grid"
         known = "unknown" if made.agrees or self.behind else self._prompt() or self._place()
-        return known or "unknown"
+        return "tokens" if again and (made.partly or known == "later tokens") else known or "unknown"
 
     @cached_property
     def _rest(self) -> tuple[Tensor, Tensor]: # [N,T] nats, 0 where there is none; [N,T] bool
@@ -640,7 +640,7 @@ class _Sides:
         begin = m & far & (near.long().cumprod(1) > 0)
         if begin.any(1)[far[:, 0]].float().mean() > 0.8 and chance(begin, m & far) * several < -6:
             return "later tokens"
-        if chance(m & ~far, m) < -12: return "some rows"
+        if chance(m & ~far, m) < min(-12, -0.7 * (m & ~far).sum()): return "some rows"
         if d.sum().abs() > 0.8 * d.abs().sum() and ((d >= -4 * few).all() or (d <= 4 * few).all()):
             return "one-sided"
         def room(z: Tensor, ids: list[int]) -> list[float]: # for a token to move, by these logits
@@ -761,7 +761,7 @@ def _check_encoded(sides: _Sides) -> list[Check]:
     "Ids that were made from text: a fault where the log-probabilities are of others."
     again = sides.captured.encoded_again
     if again is None: return []
-    verdict, cause = ("warning", "text") if sides.rest_of == "unknown" else ("fault", "tokens")
+    verdict, cause = ("fault", "tokens") if sides.rest_of == "tokens" else ("warning", "text")
     return [_share("completions that were decoded and encoded again", again, cause,
                    verdict=verdict, remedy=REMEDIES["tokens"])]
 
