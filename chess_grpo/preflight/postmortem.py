@@ -15,9 +15,8 @@ from statistics import NormalDist, fmean, median
 from typing import Callable, Mapping, Sequence
 
 from ..core import UserError, data_path
-from chess_grpo.report import (
-    coefficient, difference_of, games_of, gradient_norms, loss_terms, our_keys, series, shares
-)
+from ..report import (
+    coefficient, difference_of, games_of, gradient_norms, loss_terms, our_keys, series, shares)
 from ..stats import smallest_elo, wilson
 
 # %% ../../nbs/preflight/05_postmortem.ipynb #05post06

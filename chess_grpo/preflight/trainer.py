@@ -19,11 +19,10 @@ from ..config import planned_lr
 from ..core import NotFinite, generator
 from ..learner import Batch, Learner, Objective, flat_gradient, gradient_budget, seeded
 from ..model import PolicyNetwork
-from chess_grpo.preflight.checks import (
+from .checks import (
     Check, Identity, Report, bisect, check_budget, check_direction, check_entropy_estimate,
     check_exploration, check_filter, check_power, check_rewards, check_saturation, check_signal,
-    check_step, rounding_limits, step_size
-)
+    check_step, rounding_limits, step_size)
 from .objective import check_advantages, check_objective
 from ..rewards import Reward, RewardConfig
 from ..rollout import ScoringConfig, Rollout, compute_log_probs, moves_of
@@ -47,8 +46,7 @@ def on_policy_identity(
 ) -> Identity:
     "Sample, score again; when they differ, find the fewest conditions that must be put right."
     dtype = sampler.dtype if sampler.dtype == learner.dtype else torch.float32
-    right = _RIGHT | {"temperature": ("temperature", sampler.temperature),
-                      "dtype": ("dtype", dtype)}
+    right = _RIGHT | {"temperature": ("temperature", sampler.temperature), "dtype": ("dtype", dtype)}
     def put_right(fixed) -> list[ScoringConfig]: # of sampler and learner
         return [replace(how, **dict(right[n] for n in fixed)) for how in (sampler, learner)]
     rollouts: dict[ScoringConfig, Rollout] = {}
@@ -94,8 +92,7 @@ def preflight(
     again = torch.where(d.mask, reward(scores, *seen).to(d.rewards.device), 0)
     confirmed = trial.advantages_of(replace(batch, rewards=again), found.new)
     games = 2 * c.match_openings
-    return Report([
-        identity.check, *_of_gradient(run, trial, batch, found),
+    return Report([identity.check, *_of_gradient(run, trial, batch, found),
         *check_rewards(drawn.rewards, loss_mask), *_of_loss(run, drawn, loss_mask),
         *check_signal(found.advantages, confirmed, loss_mask),
         *_of_saturation(run, drawn, loss_mask), *_of_filters(run, filters or {}),
@@ -188,7 +185,6 @@ def _of_steps(run: Trainer, trial: Learner, batch: Batch) -> list[Check]:
     try: step = step_size(weights, every, update, rates)
     except NotFinite as e:
         remedy = "one update leaves no finite numbers: lower the learning rate"
-        return [Check("numbers after one update", str(e), "finite", "fault", remedy,
-                      ("step too large",))]
+        return [Check("numbers after one update", str(e), "finite", "fault", remedy, ("step too large",))]
     direction = [] if momentum else [check_direction(slope, flat() - before)]
     return direction + check_step(step)

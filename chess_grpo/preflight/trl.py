@@ -90,8 +90,7 @@ def _precision(trainer) -> str: # as torch names it
     return "bfloat16" if a.bf16 else "float16" if a.fp16 else stored
 
 @contextmanager
-def _as_it_was(trainer):
-    "Mode, global generator and what the trainer counts are put back."
+def _as_it_was(trainer):    # mode, global generator and what the trainer counts are put back
     names = {"_metrics", "_pending_metrics", "_pending_extra_logs"} & vars(trainer).keys()
     was, held = trainer.model.training, {n: copy.deepcopy(vars(trainer)[n]) for n in names}
     seen = trainer.state.num_input_tokens_seen
@@ -186,8 +185,7 @@ def _by_another(trainer, prompts: list, completions: int, most: int) -> Captured
                     source="vLLM" if trainer.use_vllm else "rollout_func")
 
 @contextmanager
-def _watched(tokenizer):
-    "The rows of ids that a tokenizer makes, where it can be watched."
+def _watched(tokenizer):    # the rows of ids that a tokenizer makes, where it can be watched
     made, encode = set(), getattr(tokenizer, "_encode_plus", None)
     if encode is None:
         yield made
@@ -210,8 +208,7 @@ def _in_float32(model: nn.Module):
     if "flash" in attends: model.set_attn_implementation("sdpa")    # flash has no float32
     precise = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
-    stored = [(p, p.data) for p in (*model.parameters(), *model.buffers())
-              if p.data.is_floating_point()]
+    stored = [(p, p.data) for p in (*model.parameters(), *model.buffers()) if p.data.is_floating_point()]
     wrapped = model.__dict__.pop("forward", None)
     try:
         for p, data in stored: p.data = data.float()
