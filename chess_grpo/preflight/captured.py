@@ -828,11 +828,6 @@ class CapturedReport(Report):
 
 _NOTHING = Identity({k: math.nan for k in LIMITS})
 
-def _of_few(c: Check) -> Check:
-    "With a handful of tokens, rounding cannot be distinguished from a bug."
-    if c.causes[:1] not in (("unknown",), ("one-sided",)): return c
-    return replace(c, verdict="warning", remedy=REMEDIES["few tokens"], causes=("few tokens",))
-
 def check_captured(
     captured: Captured,
     # the learner: ids and attention [N,L], 1 = token, 0 = padding -> logits [N,L,V], as training
@@ -869,7 +864,9 @@ def check_captured(
                   cause="adds up", verdict="warning")
     if found.holds and whole.causes: checks.append(whole)
     if sides.mask.sum() < 16 and found.figures["mean |difference|"] < 0.1:
-        checks = [_of_few(c) for c in checks]
+        few = dict(verdict="warning", remedy=REMEDIES["few tokens"], causes=("few tokens",))
+        unclear = {"unknown", "one-sided"}    # of a handful of tokens: rounding, or a bug?
+        checks = [replace(c, **few) if unclear & {*c.causes[:1]} else c for c in checks]
     drawn = sides.behind or sides.truth
     if sides.sampled.agrees: checks.append(check_drawn(drawn, _once(captured)))
     return CapturedReport(checks, found)

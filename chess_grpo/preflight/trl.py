@@ -85,10 +85,6 @@ def _tokenizer(trainer):
     processing = trainer.processing_class
     return getattr(processing, "tokenizer", processing)
 
-def _precision(trainer) -> str: # as torch names it
-    a, stored = trainer.args, str(trainer.model.dtype).removeprefix("torch.")
-    return "bfloat16" if a.bf16 else "float16" if a.fp16 else stored
-
 @contextmanager
 def _as_it_was(trainer):    # mode, global generator and what the trainer counts are put back
     names = {"_metrics", "_pending_metrics", "_pending_extra_logs"} & vars(trainer).keys()
@@ -131,8 +127,9 @@ def capture(
 
 def _settings(trainer, how) -> dict[str, Any]: # how: anything with temperature, top_p and so on
     names = "temperature", "top_p", "top_k", "min_p", "repetition_penalty"
-    values = {k: getattr(how, k, None) for k in names}
-    return {k: v for k, v in values.items() if v is not None} | {"dtype": _precision(trainer)}
+    values, a = {k: getattr(how, k, None) for k in names}, trainer.args
+    dtype = "bfloat16" if a.bf16 else "float16" if a.fp16 else str(trainer.model.dtype)[6:]
+    return {k: v for k, v in values.items() if v is not None} | {"dtype": dtype}
 
 def _by_transformers(trainer, prompts: list, completions: int, most: int) -> Captured:
     "Where a penalty would see padding, a prompt at a time."
@@ -321,7 +318,6 @@ def _of_reference(trainer, captured: Captured) -> Check:
     "Only at the start must it be the policy."
     model = getattr(trainer, "ref_model", None)
     if model is None or trainer.state.global_step: return unasked("the reference: none apart")
-    off = _exact(trainer, captured) - _exact(trainer, captured, model)
-    return judge("reference against the policy that starts, nats",
-                 off[captured.counted].abs().mean().item(), 0, 1e-3, "other reference", "{:.2g}",
-                 "warning")
+    off = (_exact(trainer, captured) - _exact(trainer, captured, model))[captured.counted]
+    return judge("reference against the policy that starts, nats", off.abs().mean().item(), 0, 1e-3,
+                 "other reference", "{:.2g}", "warning")
