@@ -80,7 +80,7 @@ from pathlib import Path
 from typing import Sequence
 
 from chess_grpo.core import (
-    UserError, data_path, generator, made_folder, parse_json, read_tensors, write_tensors
+    UserError, data_path, generator, parse_json, read_tensors, write_tensors
 )
 from .log import progress_bar
 from .rollout import start_scoring
@@ -227,7 +227,7 @@ def write_shards(
     **how, # positions, games, depth, random_moves and exclude, as in make_shard
 ) -> Path:
     "Make what is missing; what is there must have been made with the same settings."
-    folder = made_folder(folder)
+    folder = Path(folder)
     settings = {"seed": seed, "engine": engine.name} | {k: v for k, v in how.items() if k != "exclude"}
     def made(i: int) -> dict[str, Tensor]: # by a fleet, where its engines are
         return engine.shard(seed, i, **how) if hasattr(engine, "shard") else make_shard(seed, i, engine, **how)
