@@ -161,13 +161,11 @@ def random_endings(
     n: int, # how many
     generator: torch.Generator,
     exclude: Tensor | None = None, # [K] keys of positions that must not be among them
-    strong: Sequence[str] = STRONG, # pieces of the strong side, beside its king
-    weak: Sequence[str] = WEAK, # and of the weak one
 ) -> Boards: # [n] valid positions, the strong side to move, of either colour
     "One side is far ahead: mates to be found, and stalemates to be avoided."
     parts, found = [], 0
     while not parts or found < n:
-        boards = _place(2 * n + 16, generator, strong, weak)
+        boards = _place(2 * n + 16, generator)
         in_check = replace(boards, turn=~boards.turn).legal().check    # the side that has just moved
         boards = boards[(boards.outcome() == 0) & ~in_check]
         if exclude is not None: boards = boards[~torch.isin(boards.key(), exclude)]
@@ -178,9 +176,9 @@ def random_endings(
 # %% ../nbs/core/14_positions.ipynb #f1473f17
 _RIM = ~0x00FFFFFFFFFFFF00    # ranks 1 and 8
 
-def _place(n: int, generator: torch.Generator, strong: Sequence[str], weak: Sequence[str]) -> Boards:
+def _place(n: int, generator: torch.Generator) -> Boards:
     "Pieces on random squares; kings apart, pawns on ranks 2 to 7; not all of them valid."
-    kind = _material(n, generator, strong, weak)    # [n,most]
+    kind = _material(n, generator)    # [n,most]
     square = torch.rand(n, 64, generator=generator).argsort(1)[:, :kind.shape[1]]
     bits = _bit_boards(kind, square)
     bits = bits[_kings_apart(kind, square) & (bits[:, 0] & _RIM == 0)]
@@ -192,13 +190,11 @@ def _place(n: int, generator: torch.Generator, strong: Sequence[str], weak: Sequ
         keys=zero[:, None][:, :0]
     )
 
-def _material(
-    n: int, generator: torch.Generator, strong: Sequence[str], weak: Sequence[str]
-) -> Tensor: # [n,most], index into PIECES, 0 = none
+def _material(n: int, generator: torch.Generator) -> Tensor: # [n,most], index into PIECES, 0 = none
     "Who has what: the strong side as White, then the weak side, then nothing."
-    first = torch.randint(len(strong), (n,), generator=generator).tolist()
-    second = torch.randint(len(weak), (n,), generator=generator).tolist()
-    sides = [f"K{strong[a]}k{weak[b].lower()}" for a, b in zip(first, second)]
+    first = torch.randint(len(STRONG), (n,), generator=generator).tolist()
+    second = torch.randint(len(WEAK), (n,), generator=generator).tolist()
+    sides = [f"K{STRONG[a]}k{WEAK[b].lower()}" for a, b in zip(first, second)]
     most = max(map(len, sides))
     return torch.tensor([[PIECES.index(piece) for piece in s.ljust(most, ".")] for s in sides])
 
