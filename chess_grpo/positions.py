@@ -120,7 +120,10 @@ def random_starts(
         _deal(pool, parts, share, keep)
         if all(sum(map(len, p)) >= share for p in parts.values()): break
         known = torch.cat([known, pool.key()])
-    else: raise _too_few(parts, share)
+    else:
+        found = ", ".join(f"{sum(map(len, p))} {name}s" for name, p in parts.items())
+        raise UserError(f"Of random play, too few positions will do: {found} were found,"
+                        f" and {share} of each are needed; allow more, or ask for fewer.")
     boards = Boards.cat([Boards.cat(p)[:share] for p in parts.values()])
     return boards[torch.randperm(len(boards), generator=generator)[:n]]
 
@@ -131,11 +134,6 @@ def _deal(pool: Boards, parts: dict[str, list[Boards]], share: int, keep):
     for name, (low, high) in PHASES.items():
         found = pool[(count >= low) & (count <= high)][:share]
         parts[name].append(found if keep is None else found[keep(found)])
-
-def _too_few(parts: dict[str, list[Boards]], share: int) -> UserError:
-    found = ", ".join(f"{sum(map(len, p))} {name}s" for name, p in parts.items())
-    return UserError(f"Of random play, too few positions will do: {found} were found,"
-                     f" and {share} of each are needed; allow more, or ask for fewer.")
 
 # %% ../nbs/core/14_positions.ipynb #a42cfc0a
 @dataclass(frozen=True)
