@@ -337,18 +337,6 @@ def step(self: LiveGames,
     mated = outcome == chess.Termination.CHECKMATE.value    # by the policy, if no reply followed
     return torch.where(mated, (~on).float(), 0.5)[ended]
 
-# %% ../nbs/core/14_positions.ipynb #2fe8aa8b
-@patch
-def state(self: LiveGames) -> dict[str, Tensor]:
-    "For a checkpoint."
-    return {"age": self.age, **_columns(self.boards)}
-
-@patch
-def load(self: LiveGames, state: dict[str, Tensor]):
-    "From a checkpoint."
-    self.age = state["age"]
-    self.boards = Boards(**{f.name: state[f.name] for f in fields(Boards)})
-
 # %% ../nbs/core/14_positions.ipynb #f5981f19
 @dataclass(frozen=True)
 class PositionConfig(Config):
@@ -416,11 +404,12 @@ def play_on(self: Starts,
 @patch
 def state(self: Starts) -> dict[str, Tensor]:
     "For a checkpoint."
-    live = {f"live.{k}": v.clone() for k, v in self.live.state().items()}
-    return {"generator.games": self.generator.get_state()} | live
+    live = {"age": self.live.age} | _columns(self.live.boards)
+    return {"generator.games": self.generator.get_state()} | {f"live.{k}": v.clone() for k, v in live.items()}
 
 @patch
 def load(self: Starts, state: dict[str, Tensor]):
     "From a checkpoint."
     self.generator.set_state(state["generator.games"])
-    self.live.load({k[5:]: v for k, v in state.items() if k.startswith("live.")})
+    self.live.age = state["live.age"]
+    self.live.boards = Boards(**{f.name: state[f"live.{f.name}"] for f in fields(Boards)})
