@@ -128,7 +128,6 @@ def sample(
     expert_prob: float = 0.0, # probability that the engine chooses a rival's move
     expert_depth: int = 4, # plies the expert searches
     root_noise: float = 0.0, # ε, weight of Dirichlet noise at the first ply
-    root_alpha: float = 0.3, # α of that noise
     # keep the forward pass, with its gradient at the plies of who moves first, for a learner at the same weights
     keep: bool = False,
 ) -> Rollout:
@@ -147,7 +146,7 @@ def sample(
         for t in range(rollout_plies):    # shapes stay: games that are over stand still, and do not count
             with torch.set_grad_enabled(keep and t % 2 == 0): every = policy.log_probs(now, temperature, over)
             lp = every.detach()
-            if t == 0 and root_noise: lp = with_noise(lp, root_noise, root_alpha, generator)
+            if t == 0 and root_noise: lp = with_noise(lp, root_noise, 0.3, generator)
             a = sample_actions(lp, num_generations if t == 0 else 1, generator)
             by_engine = no_expert
             if t % 2 and expert_prob:
