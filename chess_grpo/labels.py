@@ -144,17 +144,6 @@ def _play_on(
     chance, best = torch.where(mask, noise, -1), value + noise / 2
     return boards.push(torch.where(at_random[:, None], chance, best).argmax(1))
 
-def _replace_over(
-    boards: Boards, # N
-    stock: Boards, # new games: many cost little more than a few
-    more, # makes new games, when the stock is too small
-) -> tuple[Boards, Boards]: # N, and the stock that is left
-    over = (boards.outcome() != 0) | (boards.halfmove >= 40)
-    n = int(over.sum())
-    if not n: return boards, stock
-    if n > len(stock): stock = Boards.cat([stock, more()])
-    return put_rows(boards, over, stock[:n]), stock[n:]
-
 def make_shard(
     seed: int,
     index: int, # of the shard: same seed, index and settings, same shard
@@ -167,7 +156,7 @@ def make_shard(
 ) -> dict[str, Tensor]: # the columns of its boards, without their past; scores; counts
     "Play and label; no position twice."
     g = generator(seed * 1_000_003 + index)
-    stock = _new_games(games + positions // 4, g, exclude)
+    stock = _new_games(games + positions // 4, g, exclude)    # many cost little more than a few
     boards, stock = stock[:games], stock[games:]
     seen = torch.zeros(0, dtype=torch.int64) if exclude is None else exclude
     parts, found = [], 0
@@ -179,7 +168,10 @@ def make_shard(
         found += int(keep.sum())
         seen = torch.cat([seen, keys[keep]])
         boards = _play_on(boards, packed, random_moves, g)
-        boards, stock = _replace_over(boards, stock, lambda: _new_games(games, g, exclude))
+        over = (boards.outcome() != 0) | (boards.halfmove >= 40)
+        n = int(over.sum())
+        if n > len(stock): stock = Boards.cat([stock, _new_games(games, g, exclude)])
+        if n: boards, stock = put_rows(boards, over, stock[:n]), stock[n:]
     boards, scores, counts = zip(*parts)
     counts = torch.cat(counts)[:positions]
     return _shard(Boards.cat(boards)[:positions], torch.cat(scores)[:int(counts.sum())], counts)
