@@ -185,9 +185,6 @@ def _boards_of(tensors: dict[str, Tensor]) -> Boards:
     return Boards(**{c: tensors[c] for c in _COLUMNS}, keys=torch.zeros(len(tensors["turn"]), 0).long())
 
 # %% ../nbs/pretraining.ipynb #2cd32993
-def _write_shard(path: Path, tensors: dict[str, Tensor], settings: dict):
-    write_tensors(path, "shard", tensors, {"settings": json.dumps(settings)})
-
 def _read_shard(path: Path) -> tuple[dict[str, Tensor], dict]: # tensors; settings
     header, tensors = read_tensors(path, "shard", "delete it and make it again with write_shards")
     _check_columns(tensors, path)
@@ -225,7 +222,7 @@ def write_shards(
         return engine.shard(seed, i, **how) if hasattr(engine, "shard") else make_shard(seed, i, engine, **how)
     def make(i: int):
         path = folder/f"shard_{i:05d}.safetensors"
-        if not path.exists(): _write_shard(path, made(i), settings)
+        if not path.exists(): write_tensors(path, "shard", made(i), {"settings": json.dumps(settings)})
         was = _read_shard(path)[1]
         if was != settings:
             raise UserError(f"{path} was made with {was}, not with {settings}: choose another "
@@ -292,8 +289,8 @@ def save_labelled(
 ):
     "Keep labelled positions as a shard."
     mask = labelled.boards.legal_mask()
-    packed = pack_scores(labelled.scores[mask])
-    _write_shard(Path(path), _shard(labelled.boards, packed, mask.sum(1)), {"engine": engine.name, "depth": depth})
+    tensors = _shard(labelled.boards, pack_scores(labelled.scores[mask]), mask.sum(1))
+    write_tensors(path, "shard", tensors, {"settings": json.dumps({"engine": engine.name, "depth": depth})})
 
 def _kept(name: str) -> Labelled: # of data/
     shards = Shards.open([data_path(f"{name}.safetensors")])
