@@ -821,13 +821,7 @@ class _Run:
 
     def resumed(self, folder: Path) -> Trainer:
         self.folder = folder
-        trainer = resumed_trainer(self.config, self.engine, folder, self.kind)
-        self.keep_config()
-        return trainer
-
-    def keep_config(self):
-        "config.json, from which the run is resumed."
-        if not self.world.rank: keep_config(self.folder, self.config, engine=self.engine.name)
+        return resumed_trainer(self.config, self.engine, folder, self.kind)
 
     def begun(self, root: Path) -> Trainer:
         "A new trainer, if the preflight lets it begin, and a new folder."
@@ -836,7 +830,6 @@ class _Run:
         self.folder = Path(self.world.all("" if self.world.rank else str(new_folder(self.config.run_name, root)))[0])
         if self.config.run_name not in ("", self.folder.name):
             self.print(f"{root/self.config.run_name} is there already: this run is kept in {self.folder}")
-        self.keep_config()
         trainer.save(self.folder)
         return trainer
 
@@ -864,7 +857,8 @@ def finish(self: _Run, trainer: Trainer) -> RunResult:
 
 @patch
 def to_the_end(self: _Run, trainer: Trainer, log: Log):
-    "All steps and a checkpoint; a run that ends early says what it keeps."
+    "All steps and a checkpoint; config.json, from which the run is resumed; what a run that ends early keeps."
+    if not self.world.rank: keep_config(self.folder, self.config, engine=self.engine.name)
     kept = f"{self.folder} keeps the checkpoint of step"
     try:
         self.steps(trainer, log)
