@@ -678,25 +678,22 @@ def card(self: Trainer) -> dict:
 def load(self: Trainer, path: Path):
     "Resume from a state.safetensors of a run with the same configuration."
     header, tensors = read_tensors(path, "state", "resume from another copy, or begin again")
-    try: step, scored = _check_same(self, header, path)
-    except (KeyError, ValueError) as e:
-        raise e if isinstance(e, UserError) else _not_of_a_run(path, e) from None
+    own = part_of(tensors, f"process{self.world.rank}")
+    try:
+        step, scored = _check_same(self, header, path)
+        self.move_generator.set_state(own["generator.moves"])
+        self.starts.load(own)
+        self.controls.load(parse_json(header["guards"], path))
+    except UserError: raise
+    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as e:
+        raise UserError(f"{path} is not the checkpoint of a run ({type(e).__name__}: {e}); name "
+                        "the folder that chess-grpo train made.") from None
     load_training(self.policy, self.learner.optimizers, tensors, where=str(path))
     for name, network in (("reference", self.reference), ("sampler", self.sampler)):
         if part := part_of(tensors, name): load_weights(network, part, str(path))
     self.controls.good = part_of(tensors, "good") or None
-    own = part_of(tensors, f"process{self.world.rank}")
-    try:
-        self.move_generator.set_state(own["generator.moves"])
-        self.starts.load(own)
-        self.controls.load(parse_json(header["guards"], path))
-    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as e: raise _not_of_a_run(path, e) from None
     self.global_step = self.last_saved_step = step
     self.evaluated = (0 if self.world.rank else scored) - self.engine.evaluated
-
-def _not_of_a_run(path: Path, why: Exception) -> UserError:
-    return UserError(f"{path} is not the checkpoint of a run ({type(why).__name__}: {why}); name "
-                     "the folder that chess-grpo train made.")
 
 def _differing(a: TrainConfig, b: TrainConfig) -> list[str]: return [k for k in a.differs(b) if k not in RESUMABLE]
 
