@@ -854,7 +854,7 @@ def finish(self: _Run, trainer: Trainer) -> RunResult:
 
 @patch
 def to_the_end(self: _Run, trainer: Trainer, log: Log):
-    "All steps and a checkpoint; config.json, from which the run is resumed; what a run that ends early keeps."
+    "config.json, all steps, and a checkpoint; a run that ends early says what it keeps."
     if not self.world.rank: keep_config(self.folder, self.config, engine=self.engine.name)
     kept = f"{self.folder} keeps the checkpoint of step"
     try:
