@@ -165,7 +165,10 @@ class Learner:
     def objective(self, batch: Batch, loss: LossConfig) -> "Objective":
         "The loss of a batch at the present weights, with its parts."
         new = batch.output or self.compute_log_probs(self.model, batch.samples, batch.scoring)
-        ref, advantages = self._reference(batch, loss), self.advantages_of(batch, new)
+        ref, advantages = None, self.advantages_of(batch, new)
+        if self.reference is not None and (loss.beta or self.watch_reference):
+            with torch.no_grad():
+                ref = self.compute_log_probs(self.reference, batch.samples, batch.reference_scoring)
         old = new.log_probs.detach() if batch.old_log_probs is None else batch.old_log_probs
         to_ref = new.kl(ref) if ref and loss.kl_estimator == "exact" else None
         count = (batch.mask if loss.loss_type == "dapo" else batch.mask.any(2)).sum()
@@ -191,11 +194,6 @@ class Objective:
     advantages: Tensor      # [B,G,T]
 
 # %% ../nbs/core/22_learner.ipynb #e9c9378b
-@patch
-def _reference(self: Learner, batch: Batch, loss: LossConfig) -> PolicyOutput | None:
-    if self.reference is None or not (loss.beta or self.watch_reference): return None
-    with torch.no_grad(): return self.compute_log_probs(self.reference, batch.samples, batch.reference_scoring)
-
 @patch
 def advantages_of(self: Learner, batch: Batch, new: PolicyOutput) -> Tensor: # [B,G,T]
     "The advantages of a batch."
