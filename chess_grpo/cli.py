@@ -21,10 +21,9 @@ import torch
 from .config import TrainConfig, note_config, read_config
 from .core import UserError, generator, parse_json, write_whole
 from .engine import EngineError, EnginePool
-from chess_grpo.evaluate import (
+from .evaluate import (
     LADDER, PolicyPlayer, compare_frontiers, frontier, match_result, move_quality, opponent, play_match, play_rung,
-    random_openings, rate
-)
+    random_openings, rate)
 from .labels import load_validation
 from .log import interruptible
 from .model import SHIPPED, PolicyNetwork, load_policy
@@ -79,8 +78,7 @@ def _parser(words: list[str]) -> argparse.ArgumentParser: # words that were type
         q = sub.add_parser(name, help=c.help, description=c.help, allow_abbrev=False,
                            usage=f"chess-grpo {name}{positional} [--OPTION VALUE ...]")
         q.add_argument("--import", dest="module", metavar="MODULE",
-                       help="a Python module with rewards, networks or metrics of"
-                       " your own, imported first")
+                       help="a Python module, imported first: rewards, networks or metrics")
         for names, how in c.options: q.add_argument(*names, **how)
         if not c.config or words[:1] != [name]: continue
         q.add_argument("--config", metavar="FILE", help="a JSON file of keys, such as runs/grpo/config.json")
@@ -148,10 +146,13 @@ def _train(args):
     train(_configured(args, first), resume=args.resume)
 
 @command("preflight", "what is wrong with a run, before it trains; status 1 when there is a fault", _NOTE,
-         config=TrainConfig)
+         option("--captured", metavar="FILE", help="another sampler's completions instead"), config=TrainConfig)
 def _preflight(args) -> int:
+    from chess_grpo.preflight.captured import check_batch, read_captured
     from chess_grpo.preflight.trainer import preflight
-    with EnginePool() as engine: report = preflight(Trainer(_configured(args, _first(args)), engine))
+    if args.captured: report = check_batch(read_captured(args.captured))
+    else:
+        with EnginePool() as engine: report = preflight(Trainer(_configured(args, _first(args)), engine))
     print(report)
     return int(bool(report.faults))
 
@@ -161,8 +162,7 @@ def _preflight(args) -> int:
 def _pretrain(args):
     first = read_config(Path(args.resume), PretrainConfig) if args.resume is not None else PretrainConfig()
     result = pretrain(_configured(args, first), resume=args.resume)
-    print(result)
-    print((result.folder/"policy.safetensors").resolve())
+    print(result, (result.folder/"policy.safetensors").resolve(), sep="\n")
 
 # %% ../nbs/core/50_cli.ipynb #8bd04fd6
 _POLICY = f"a policy.safetensors, a run's folder, or a shipped one: {', '.join(SHIPPED)}"

@@ -97,9 +97,14 @@ def _remove_left_over(path: Path):
     except (OSError, OverflowError): pass    # alive, or another user's
 
 # %% ../nbs/core/00_core.ipynb #5c8c0859
+def _once(pairs: list[tuple]) -> dict:
+    names = [k for k, _ in pairs]
+    if len(set(names)) < len(names): raise ValueError("a name stands twice")
+    return dict(pairs)
+
 def parse_json(text: str | bytes, where: str | Path): # where: for the message
     "The value of JSON text; `UserError` if it is not JSON."
-    try: return json.loads(text)
+    try: return json.loads(text, object_pairs_hook=_once)
     except (ValueError, RecursionError) as e: raise UserError(f"{where} is not JSON ({e}).") from None
 
 def folder_name(name: str) -> str: # the same
@@ -204,11 +209,6 @@ def _check_format(path: Path, kind: str, stated):
     if int(found[2]) > VERSION:
         raise UserError(f"{path} was written by a newer version (format {found[2]}, this one reads"
                         f" up to {VERSION}): update chess_grpo.")
-
-def _once(pairs: list[tuple]) -> dict:
-    names = [k for k, _ in pairs]
-    if len(set(names)) < len(names): raise ValueError("a name stands twice in its header")
-    return dict(pairs)
 
 # %% ../nbs/core/00_core.ipynb #be696663
 def write_tensors(

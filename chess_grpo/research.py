@@ -13,7 +13,7 @@ import json
 import os
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Callable, Collection, Mapping, Sequence
@@ -107,11 +107,16 @@ class Verdict:
     seconds: float  # what it took
     scale: str
     rule: str       # the conditions that it was judged by
+    date: str = field(default="", repr=False)    # of its seeds' seal, before they ever ran; empty = none
 
     @property
     def claim(self) -> dict: return load_claims(self.id[:3])[self.id]
     @property
     def counts(self) -> bool: return self.rule == self.claim["rule"].conditions    # no earlier rule
+    @property
+    def unseen(self) -> bool:    # measured on seeds that were sealed after the rule's last change
+        date = self.claim["rule"].date
+        return self.counts and self.n > 0 and self.date[:len(date)] > date
 
     def _repr_html_(self) -> str:
         "A line in the margin."
@@ -142,6 +147,8 @@ class Review:
         number, root = seed_set(1).start // 10_007, root or os.environ.get("CHESS_GRPO_RUNS", "runs")
         self.note, self.path = note, Path(root)/"claims"/f"{note}{f'.seeds{number}' if number else ''}.json"
         self.claims, self.verdicts, self.clock = load_claims(note), {}, time.monotonic()
+        sets = json.loads(data_path(f"claims/{note}.json").read_text()).get("sets", {})
+        self.seal = sets.get(str(number), {"date": "", "claims": [*self.claims]})
 
     def verdict(self,
         claim: str, # "C1"
@@ -161,26 +168,28 @@ class Review:
         verdict = rule.verdict(found) if SCALES.index(scale()) >= SCALES.index(needs) else "undecided"
         if not isinstance(why, str): why = why.get(verdict, "The figures do not tell.")
         n, seconds = ours.n if n is None else n, round(self.clock - before, 1)
-        self.verdicts[name] = Verdict(name, verdict, str(ours), why, n, seconds, scale(), rule.conditions)
+        self.verdicts[name] = Verdict(name, verdict, str(ours), why, n, seconds, scale(), rule.conditions,
+                                      self.seal["date"])
         return self.verdicts[name]
 
     def close(self) -> list[Verdict]:
-        "Keep the verdicts on all claims, but not in the place of those of a larger scale."
-        missing = [c for c in self.claims if c not in self.verdicts]
+        "Keep the verdicts on all claims, or those of the seal, but not in the place of those of a larger scale."
+        missing = [c for c in self.seal["claims"] if c not in self.verdicts]
         if missing: raise UserError(f"{len(missing)} claims have no verdict: {', '.join(missing)}.")
-        path, ordered = self.path, [self.verdicts[c] for c in self.claims]
+        path, ordered = self.path, [self.verdicts[c] for c in self.claims if c in self.verdicts]
         if path.exists() and any(SCALES.index(v["scale"]) > SCALES.index(scale()) for v in read_json(path, "verdicts")):
             path = path.with_suffix(f".{scale()}.json")
         write_json(path, "verdicts", [asdict(v) for v in ordered])
         return ordered
 
 # %% ../nbs/research/index.ipynb #37663d12
-def verdict_sets(note: str, root: str | Path | None = "runs") -> list[list[Verdict]]:
-    "The verdicts on a note, a list for each set of seeds: those in `root`, else the shipped ones."
+def verdict_sets(note: str, root: str | Path | None = "runs") -> list[list[Verdict | None]]:
+    "Verdicts by claim, None = not judged, a list for each set of seeds: those in `root`, else shipped ones."
     own = Path(root or "")/"claims"/f"{note}.json"
     first = own if root is not None and own.exists() else data_path(f"claims/{note}.verdicts.json")
     more = sorted(first.parent.glob(first.name.replace(".json", ".seeds*.json")))
-    return [[Verdict(**row) for row in read_json(path, "verdicts")] for path in (first, *more)]
+    found = [{row["id"]: Verdict(**row) for row in read_json(path, "verdicts")} for path in (first, *more)]
+    return [[of.get(claim) for claim in load_claims(note)] for of in found]
 
 def standing(found: Sequence[Verdict]) -> Verdict:
     "What stands of a claim: a verdict that not every set of seeds gives is undecided."
@@ -194,11 +203,12 @@ def standing(found: Sequence[Verdict]) -> Verdict:
 def _smoke(verdicts: Sequence[Verdict]) -> str:
     return " (scale smoke)" if any(v.scale == "smoke" for v in verdicts) else ""
 
-def seed_rows(sets: Sequence[Sequence[Verdict]]) -> list[list[str]]:
+def seed_rows(sets: Sequence[Sequence[Verdict | None]]) -> list[list[str]]:
     "The measured claims: id, figure and verdict of each set of seeds, what stands."
-    def told(v: Verdict) -> tuple: return v.ours, v.verdict + ("" if v.counts else " (earlier rule)")
-    return [[found[0].id, *(x for v in found for x in told(v)), standing(found).verdict]
-            for found in zip(*sets, strict=True) if any(v.n for v in found)]
+    def told(v: Verdict | None) -> tuple:
+        return (v.ours, v.verdict + ("" if v.counts else " (earlier rule)")) if v else ("", "not judged")
+    return [[vs[0].id, *(x for v in vs for x in told(v)), standing([v for v in vs if v]).verdict]
+            for vs in zip(*sets, strict=True) if any(v.n for v in vs if v)]
 
 def counted(verdicts: Sequence[Verdict]) -> str:
     "How many are which."
@@ -207,17 +217,19 @@ def counted(verdicts: Sequence[Verdict]) -> str:
 
 def totals(notes: Sequence[str] = NOTES, root: str | Path | None = "runs") -> str:
     "How many claims hold, in one line; `root` as in `verdict_sets`."
-    found = [verdicts for n in notes for verdicts in zip(*verdict_sets(n, root), strict=True)]
+    found = [[v for v in vs if v] for n in notes for vs in zip(*verdict_sets(n, root), strict=True)]
     stands, rules = [standing(vs) for vs in found], [vs[0].claim["rule"] for vs in found]
     differ = sum(v.why.startswith("Not every set of seeds") for v in stands)
     luck = f" ({differ} of them because not every set of seeds says the same)" if differ else ""
     kinds = ["argument" if r.by == "argument" else "changed" if r.changed else "older" for r in rules]
     smoke = _smoke([v for vs in found for v in vs])
-    older, argued, knew = map(kinds.count, ("older", "argument", "changed"))
-    other = sum(any(v.verdict != now.verdict for v in vs if not v.counts)
-                for vs, now, kind in zip(found, stands, kinds) if kind == "changed")
-    return (f"{counted(stands)}{luck}; {older} by a rule older than any figure, {argued} by argument, "
-            f"{knew} by a rule that knew figures ({other} relabelled){smoke}")
+    older, argued, changed = map(kinds.count, ("older", "argument", "changed"))
+    of_changed = [(vs, now) for vs, now, kind in zip(found, stands, kinds) if kind == "changed"]
+    new = sum(any(v.unseen and [x.ours for x in vs].count(v.ours) == 1 for v in vs) for vs, _ in of_changed)
+    other = sum(any(v.verdict != now.verdict for v in vs if not v.counts) for vs, now in of_changed)
+    return (f"{counted(stands)}{luck}; {older + new} by a rule older than a figure that judges it ({older} than any), "
+            f"{argued} by argument, {changed - new} by a rule that knew figures; "
+            f"of {changed} changed rules {other} relabelled{smoke}")
 
 # %% ../nbs/research/index.ipynb #4e0731a1
 def runs_of(

@@ -7,6 +7,7 @@ __all__ = ['TAGGED', 'LAST_LINE', 'move_prompt', 'tagged_move', 'last_line_move'
            'Judged', 'judge_answers', 'StockfishReward', 'boards_of', 'chess_dataset', 'ChessEnv']
 
 # %% ../../nbs/integrations/trl.ipynb #9f7ae73c
+import math
 import re
 from dataclasses import dataclass
 from itertools import islice
@@ -180,6 +181,8 @@ class StockfishReward:
         worth: Callable[[Scores], Tensor] = _points, # as in `judge_answers`
         column: str = "fen", # of the data set, with the position
     ):
+        if len(weights) != 3 or not all(map(math.isfinite, weights)):
+            raise UserError(f"weights are {weights}; they must be three finite numbers.")
         self.settings = engine, depth, parse, illegal, worth
         self.weights, self.column = weights, column
         self._last_call, self._judged = None, None
@@ -198,6 +201,9 @@ class StockfishReward:
             raise UserError(f"StockfishReward finds no column {self.column!r} in the data set, which is to hold each"
                             " prompt's position: chess_dataset makes one, or name yours with column=.")
         fens, draws = columns[self.column], columns.get("drawing_moves")
+        rows = fens, *(d for d in draws or () if d is not None)
+        if not all(isinstance(x, (list, tuple)) for x in rows):
+            raise UserError(f"{self.column} must be a list of FENs, drawing_moves a list of lists.")
         for rows in (fens, draws or fens): _same_number(rows, completions)
         at = [i for i, fen in enumerate(fens) if fen is not None]
         call = ([fens[i] for i in at], [_answer_text(completions[i]) for i in at],
@@ -237,14 +243,19 @@ def boards_of(
     most: int | None = None, # positions; None = all
 ) -> list[chess.Board]:
     "Boards to make prompts of; those of games know their moves."
+    if most is not None and most < 1: raise UserError(f"most is {most}; it must be positive.")
     if isinstance(positions, (str, Path)):
         skipped = Skipped()
         games = read_games(positions, skipped=skipped)
         found = list(islice((b for g in games for b in _game_boards(g.moves)), most))
         if not found: raise UserError(f"{positions} has no game to take positions from: {skipped}.")
         return found
-    try: return [p if isinstance(p, chess.Board) else read_fen(p) for p in islice(positions, most)]
+    try: found = [p if isinstance(p, chess.Board) else read_fen(p) for p in islice(positions, most)]
     except TypeError as e: raise UserError(f"These are no positions ({e}).") from None
+    for b in found:
+        if type(b) is not chess.Board or b.chess960 or not b.is_valid():
+            raise UserError(f"{b.fen()} is not a possible position of ordinary chess.")
+    return found
 
 def _game_boards(moves: Sequence[str]):
     "The boards before each move of a game."

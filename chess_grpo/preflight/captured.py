@@ -19,11 +19,9 @@ from typing import Any, Callable, ContextManager, Iterable, Sequence
 import torch
 from torch import Tensor
 
-from ..core import UserError, write_whole
-from chess_grpo.preflight.checks import (
-    LIMITS, REMEDIES, Check, Identity, Report, all_within, bisect, identity_figures, judge,
-    rounding_limits, unasked
-)
+from ..core import UserError, parse_json, write_whole
+from .checks import LIMITS, REMEDIES, Check, Identity, Report, all_within, keyed
+from .checks import bisect, identity_figures, judge, rounding_limits, unasked
 
 # %% ../../nbs/preflight/02_captured.ipynb #92ed79a8
 @dataclass(frozen=True)
@@ -40,25 +38,24 @@ class Captured:
     temperature: float = 1.0    # that the tokens were sampled at
     top_p: float = 1.0    # least share of probability that was kept; 1 = all
     top_k: int = 0    # tokens that were kept; 0 or -1 = all
-    min_p: float = 0.0    # least share of the likeliest token's probability; 0 = all
+    min_p: float = 0.0    # least share of the greedy token's probability; 0 = all
     repetition_penalty: float = 1.0    # 1 = none
     dtype: str = "float32"    # what the sampler computes in
     source: str = "the sampler"    # for messages
 
-    def __post_init__(self): _check_captured(self)
+    def __post_init__(self): # arrays and tensors will do
+        for k in _ROWS: object.__setattr__(self, k, _plain(getattr(self, k)))
+        _check_captured(self)
+
     def __len__(self) -> int: return len(self.completion_ids)
 
     @property
     def filters(self) -> bool:
         "Was anything cut off or reweighed after the temperature?"
-        now = self.top_p, max(0, self.top_k), self.min_p, self.repetition_penalty
-        return now != (1, 0, 0, 1)
-
+        return (self.top_p, max(0, self.top_k), self.min_p, self.repetition_penalty) != (1, 0, 0, 1)
     @property
     def counted(self) -> Tensor: # [N,T] bool, True = enters the loss
-        given = self.mask or [[True] * len(c) for c in self.completion_ids]
-        return _wide(given, False).bool()
-
+        return _wide(self.mask or [[True] * len(c) for c in self.completion_ids], False).bool()
     def check_vocabulary(self, known: int):
         "`UserError` if there is a token beyond the first `known` ones, those of a learner."
         most = max(t for r in (*self.prompt_ids, *self.completion_ids) for t in r)
@@ -68,25 +65,25 @@ class Captured:
 
 def _wide(rows: Sequence[Sequence], fill) -> Tensor: # [N,T], filled up on the right
     T = max(map(len, rows))
-    return torch.tensor([[fill if x is None else x for x in r] + [fill] * (T - len(r))
-                         for r in rows])
+    return torch.tensor([[fill if x is None else x for x in r] + [fill] * (T - len(r)) for r in rows])
 
-_ROWS = ("prompt_ids", "completion_ids", "log_probs", "mask", "advantages", "rewards", "text",
-         "encoded_again")
+_ROWS = ("prompt_ids", "completion_ids", "log_probs", "mask", "advantages", "rewards", "text", "encoded_again")
 _DTYPES = ("float32", "bfloat16", "float16")
-_NUMBERS = {
-    "temperature": ("above 0 and finite", lambda x: 0 < x < math.inf),
+_NUMBERS = {"temperature": ("above 0 and finite", lambda x: 0 < x < math.inf),
     "top_p": ("above 0 and at most 1", lambda x: 0 < x <= 1),
     "top_k": ("a whole number; 0 or -1 = all", lambda x: isinstance(x, int) and x >= -1),
     "min_p": ("at least 0 and below 1", lambda x: 0 <= x < 1),
-    "repetition_penalty": ("above 0 and finite", lambda x: 0 < x < math.inf),
-}
+    "repetition_penalty": ("above 0 and finite", lambda x: 0 < x < math.inf)}
 _SETTINGS = (*_NUMBERS, "dtype", "source")
+
+def _plain(x): # Python's numbers, whatever they came in
+    if hasattr(x, "tolist"): return x.tolist()
+    rows = isinstance(x, (list, tuple)) and x and not isinstance(x[0], (int, float, str))
+    return [*map(_plain, x)] if rows else x
 
 def _is_number(x) -> bool: return isinstance(x, (int, float)) and not isinstance(x, bool)
 
-def _check_captured(c: Captured):
-    "One sentence about the first thing that cannot be."
+def _check_captured(c: Captured):    # one sentence about the first thing that cannot be
     def bad(what: str): raise UserError(f"The completions of {c.source} cannot be read: {what}.")
     n = len(c.prompt_ids)
     if not n: bad("there are none")
@@ -118,7 +115,6 @@ def _check_row(bad, which: str, prompt, ids, lps, mask, advantages):
     if most > 1e-3:
         bad(f"{which} has a log-probability of {most:.3g}, above 0; are they probabilities?")
 
-# %% ../../nbs/preflight/02_captured.ipynb #b06ca228
 def write_captured(
     captured: Captured,
     path: str | Path, # ends in .jsonl
@@ -147,8 +143,7 @@ def read_captured(
         raise UserError(f"{path} has a value of another type than it should ({e}).") from None
 
 def _read_lines(path: Path) -> dict[str, Any]:
-    rows: dict[str, Any] = {k: [] for k in _ROWS}
-    settings: dict[str, Any] = {}
+    rows, settings = {k: [] for k in _ROWS}, {}
     for i, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
         if not line.strip(): continue
         row = _read_line(line, f"{path}, line {i}")
@@ -165,9 +160,7 @@ def _read_lines(path: Path) -> dict[str, Any]:
     return settings | rows
 
 def _read_line(line: str, where: str) -> dict[str, Any]:
-    try: row = json.loads(line, object_pairs_hook=_no_name_twice)
-    except (ValueError, RecursionError) as e:
-        raise UserError(f"{where}, is not JSON ({e}).") from None
+    row = parse_json(line, f"{where},")
     if not isinstance(row, dict): raise UserError(f"{where}, is no object.")
     for k in _ROWS[:3]:
         if not isinstance(row.get(k), list): raise UserError(f"{where}, has no list {k}.")
@@ -176,25 +169,19 @@ def _read_line(line: str, where: str) -> dict[str, Any]:
                         f"{', '.join((*_ROWS, *_SETTINGS))}.")
     return row
 
-def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    row = dict(pairs)
-    if len(row) == len(pairs): return row
-    names = [k for k, _ in pairs]
-    raise ValueError(f"{next(k for k in names if names.count(k) > 1)!r} stands there twice")
-
 # %% ../../nbs/preflight/02_captured.ipynb #596d55d4
 def _by_turns(end: Tensor, counted: Tensor, real: Tensor) -> tuple[Tensor, Tensor]: # [N,T] bool
     "The first end of each turn, and what stands behind it there; text between turns is no turn."
-    first, behind = torch.zeros_like(end), torch.zeros_like(end)
+    first, behind = ([[False] * end.shape[1] for _ in end] for _ in range(2))
     for n, (e, c, r) in enumerate(zip(end.tolist(), counted.tolist(), real.tolist())):
         last, over, waits = max((t for t, x in enumerate(c) if x), default=-1), False, False
         for t in range(sum(r)):
             if over and not c[t] and t < last: waits = True    # the environment's turn
             elif waits and c[t]: over = waits = False    # and the policy's again
             if waits: continue
-            first[n, t], behind[n, t] = e[t] and not over, over
+            first[n][t], behind[n][t] = e[t] and not over, over
             over |= e[t]
-    return first, behind
+    return torch.tensor(first), torch.tensor(behind)
 
 def _once(c: Captured) -> Tensor: # [N,T] bool, True = counts, and is no copy of an earlier row
     rows = [(*p, -1, *i) for p, i in zip(c.prompt_ids, c.completion_ids)]
@@ -224,30 +211,49 @@ def check_ends(
 
 # %% ../../nbs/preflight/02_captured.ipynb #0ba7c402
 def check_batch(
-    captured: Captured, # with rewards; with mask and advantages, if there are some
-    groups: Sequence[int] | None = None, # of each completion; None = one prompt is one group
+    # with rewards, mask and advantages, as far as there are some; or a dict of its fields (lists,
+    # arrays, tensors; advantages N or N x tokens), or the path of its file
+    captured: Captured | dict | str | Path,
+    groups: Iterable | None = None, # the name of each completion's; None = one prompt is one group
     again: Callable[[int], float] | None = None, # the reward of one completion, scored alone
+    terms: dict[str, Sequence[float]] | None = None, # of rewards; the first is what decides
 ) -> Report:
     "A batch as data: are prompts, rewards, masks and advantages those of their completions?"
-    c, rows = captured, [*map(tuple, captured.prompt_ids)]
-    groups = [rows.index(p) for p in rows] if groups is None else [*groups]
-    if len(groups) != len(rows): raise UserError(f"{len(groups)} groups are named for {len(rows)} completions.")
-    of = [[i for i, x in enumerate(groups) if x == g] for g in dict.fromkeys(groups)]
-    wrong = [len({rows[i] for i in g}) > 1 or len(g) == 1 and bool(c.rewards) for g in of]
-    twice = [len(p) > 1 and p[0] == p[1] for p in rows]
-    scored = _check_rewarded(c, of, again) if c.rewards else [unasked("rewards: none")]
-    return Report([_share("groups of one, or of several prompts", wrong, "groups", 0.5),
-                   _share("prompts that begin twice", twice, "begin twice", 0.5),
-                   _check_clones(c, of), *_check_masks(c), *scored])
+    c = _captured(captured)
+    rows = [*map(tuple, c.prompt_ids)]
+    names, of = rows if groups is None else groups, {}
+    if not isinstance(names, Iterable) or len(names := _plain([*names])) != len(rows):
+        raise UserError(f"groups must name one for each of {len(rows)} completions.")
+    for i, g in enumerate(names): of.setdefault(str(g), []).append(i)
+    mixed = [len({rows[i] for i in g}) > 1 for g in of.values()]
+    alone = [len(g) == 1 and bool(c.rewards) for g in of.values()]
+    twice = [p[0] == p[1] and p[:3].count(p[0]) == 2 for p in rows if len(p) > 1]    # 3: padding
+    name, of = "groups of one, or of several prompts", [*map(torch.tensor, of.values())]
+    apart = _share(name, mixed if any(mixed) else alone, "groups", 0.5 * (not any(mixed)))
+    checks = [apart, _share("prompts that begin twice", twice, "begin twice", 0.5),
+              _check_clones(c, of), *_check_masks(c)]
+    if not c.rewards: return keyed("batch", [*checks, unasked("rewards: none", "rewards")])
+    return keyed("batch", checks + _check_rewarded(c, of, again, terms, bool(apart.causes)))
+
+def _captured(batch) -> Captured:
+    if isinstance(batch, Captured): return batch
+    if isinstance(batch, (str, Path)): return read_captured(batch)
+    try:
+        ids, A = batch["completion_ids"], _plain(batch.get("advantages"))
+        if A: A = [x if isinstance(x, list) else [x] * len(i) for x, i in zip(A, ids)]
+        return Captured(**{"log_probs": [[None] * len(i) for i in ids]} | batch | {"advantages": A})
+    except (AttributeError, IndexError, KeyError, TypeError) as e:
+        raise UserError(f"A batch is a Captured, the path of a file, or a dict of"
+                        f" {', '.join((*_ROWS, *_SETTINGS))} ({type(e).__name__}: {e}).") from None
 
 def _share(name: str, rows: Sequence[bool] | Tensor, cause: str, at_most=0.0, **more) -> Check:
     share = sum(map(bool, rows)) / max(1, len(rows))
     return judge(name, share, at_most=at_most, cause=cause, show="{:.0%}", **more)
 
-def _check_clones(c: Captured, of: list[list[int]]) -> Check:
+def _check_clones(c: Captured, of: list[Tensor]) -> Check:
     "Copies in a group that the log-probabilities do not explain."
     copies, first = [], {}
-    for n, i in ((n, i) for n, g in enumerate(of) for i in g):
+    for n, i in ((n, i) for n, g in enumerate(of) for i in g.tolist()):
         if first.setdefault((n, *c.completion_ids[i]), i) != i: copies.append(i)
     nats = [x for i in copies for x in c.log_probs[i] if x is not None and x == x]
     most = 0.5 if sum(nats) < -20 or not nats else 1.0    # nats: of their chance
@@ -255,32 +261,60 @@ def _check_clones(c: Captured, of: list[list[int]]) -> Check:
                  at_most=most, cause="clones", show="{:.0%}")
 
 def _check_masks(c: Captured) -> list[Check]:
-    mask, ids = c.counted, _wide(c.completion_ids, -1)
+    mask, real = c.counted, (ids := _wide(c.completion_ids, -1)) >= 0
     late = mask[:, 1:2].any() and not mask[:, 0].any() and len(ids[:, 0].unique()) > 1
     checks = [_share("completions of which no token counts", ~mask.any(1), "empty mask", 0.5),
               _share("masks that leave out the first token", [late], "mask late")]
     if c.advantages is None: return checks
     A = _wide(c.advantages, 0.0)
-    other = ((A != 0) & ~mask & (ids >= 0)).any(1) & ((A == 0) & mask).any(1)
-    return [*checks, _share("advantages where the mask is not", other, "advantage mask")]
+    none, largest = "no advantage", A[real].abs().max().item()
+    if not A.isfinite().all(): none, largest = "not finite", math.nan
+    other = ((A != 0) & ~mask & real).any(1) & ((A == 0) & mask).any(1)
+    return [*checks, _share("advantages where the mask is not", other, "advantage mask"),
+            judge("largest advantage", largest, 1e-9, cause=none, key="advantage")]
 
-def _check_rewarded(c: Captured, of: list[list[int]], again) -> list[Check]:
+def _check_rewarded(c: Captured, of: list[Tensor], again, terms, apart: bool) -> list[Check]:
     "Rewards by themselves, beside the advantages, and scored again."
-    r = torch.tensor([math.nan if x is None else x for x in c.rewards], dtype=torch.float64)
-    flat = [not r[g].max() - r[g].min() > 1e-9 for g in of if len(g) > 1]
-    cause = "constant reward" if (r - r[0]).abs().max() < 1e-9 else "no variance"
+    def wide(x) -> Tensor: return torch.tensor(x, dtype=torch.float64)
+    r, N = wide([math.nan if x is None else x for x in c.rewards]), len(c)
+    def equal(x: Tensor, g: Tensor) -> bool: return not x[g].max() - x[g].min() > 1e-9
+    flat = [equal(r, g) for g in of if len(g) > 1]
+    cause = "constant reward" if equal(r, torch.arange(N)) else "no variance"
     checks = [_share("completions without a reward", ~r.isfinite(), "no reward"),
               _share("groups without variance", flat if r.isfinite().all() else [], cause, 0.5,
-                     verdict="warning" if len(r) < 16 else "fault")]    # may be chance
-    if c.advantages is not None:
-        A = [x.sum() / (x != 0).sum().clamp_min(1) for x in _wide(c.advantages, 0.0).double()]
-        wrong = [A[i] < A[j] for g in of for i in g for j in g if r[i] > r[j] + 1e-9]
-        checks.append(_share("pairs where the better has the smaller advantage", wrong,
-                             "sign" if sum(wrong) > 0.9 * len(wrong) else "another row", 0.05))
-    if again is None: return [*checks, unasked("rewards of another row: nothing scores again")]
-    alone = torch.tensor([again(i) for i in range(len(r))], dtype=torch.float64)
-    other = (alone - r).abs() > 1e-4 * (1 + r.abs())
+                     verdict="warning" if N < 16 else "fault", key="no variance")]    # may be chance
+    if terms:
+        decides = wide(_plain([*terms.values()][0]))
+        if decides.shape != r.shape: raise UserError(f"A term must have {N} numbers.")
+        made = [equal(decides, g) > equal(r, g) for g in of if len(g) > 1]
+        checks.append(_share("groups that differ in lesser terms alone", made, "other terms", 0.1,
+                             verdict="warning"))
+    if c.advantages is not None: checks += _check_ranks(c, r, of, apart)
+    if again is None:
+        return [*checks, unasked("rewards of another row: nothing scores again", "another row")]
+    other = (wide([again(i) for i in range(N)]) - r).abs() > 1e-4 * (1 + r.abs())
     return [*checks, _share("rewards that are others when scored alone", other, "another row")]
+
+def _check_ranks(c: Captured, r: Tensor, of: list[Tensor], apart: bool) -> list[Check]:
+    "In a group the better has more; where it is so in parts of groups only, they were others."
+    if apart: return [unasked("advantages beside rewards, until groups are sound", "ranks")]
+    A, at, mine = _wide(c.advantages, 0.0).double(), torch.arange(len(r)), torch.zeros(len(r)).long()
+    A = A.sum(1) / (A != 0).sum(1).clamp_min(1)
+    for n, g in enumerate(of): mine[g] = n
+    def turned(group: Tensor) -> float: # share of pairs
+        better = (r[:, None] > r + 1e-9) & (group[:, None] == group)
+        return ((better & (A[:, None] < A)).sum() / better.sum().clamp_min(1)).item()
+    def centred(group: Tensor) -> bool: # each by itself
+        return bool(torch.zeros(len(r)).double().index_add(0, group, A).abs().max() < 1e-3 * A.abs().max())
+    wrong, most = turned(mine), 0.05
+    cause = "sign" if wrong > 0.9 else "size only" if A.min() >= 0 else "another row"
+    parts = [x for n in range(2, len(r)) if len(r) % n == 0 for x in (at // n, at % n)]
+    if 0 < wrong < 0.9 and any(centred(x) and turned(x) == 0 for x in parts): cause, most = "groups", 0.0
+    one = [(A[g] >= 0).all() or (A[g] <= 0).all() for g in of if r[g].max() > r[g].min() and A[g].max() > A[g].min()]
+    if len(r) < 16 or cause == "size only" and wrong > most: one = []    # chance, or named above
+    return [judge("pairs where the better has the smaller advantage", wrong, at_most=most,
+                  cause=cause, show="{:.0%}", key="ranks"),
+            _share("advantages on one side of 0", one, "one side", 0.5, verdict="warning")]
 
 # %% ../../nbs/preflight/02_captured.ipynb #1ce32569
 def check_tokens(
@@ -294,7 +328,6 @@ def check_tokens(
     other = [a != b for a, b in zip(captured.completion_ids, learner_ids)]
     return [_share("completions of which the learner scores other tokens", other, "tokens")]
 
-# %% ../../nbs/preflight/02_captured.ipynb #975c331e
 def check_template(
     render: Callable[[list[dict]], str], # from messages to the text of a prompt
     messages: list[dict], # with "role" and "content", such as a prompt of the data
@@ -305,8 +338,7 @@ def check_template(
         first, last, text = f"qx{i}zk", f"kz{i}xq", m["content"]
         if not isinstance(text, str):
             raise UserError(f"Message {i} has no text: its content is a {type(text).__name__}.")
-        marked = m | {"content": f"{first} {text} {last}"}
-        prompt = render([*messages[:i], marked, *messages[i + 1:]])
+        prompt = render([*messages[:i], m | {"content": f"{first} {text} {last}"}, *messages[i + 1:]])
         if not all(x in prompt for x in (first, text.strip(), last)):
             lost.append(f"{m.get('role', '?')} {i}")
     kept, total = len(messages) - len(lost), len(messages)
@@ -346,12 +378,11 @@ class Making:
     filters: bool = False    # after top-p, top-k, min-p and penalties
     scale: bool = False    # the log-probabilities were divided by the temperature, not the logits
     positions: int = 0    # the number at t belongs to token t + positions
-    greedy: bool = False    # it belongs to the likeliest token
+    greedy: bool = False    # it belongs to the greedy token
 
     def departs(self, stated: "Making") -> tuple[str, ...]:
         "Names of what is other than stated."
-        return tuple(f.name for f in fields(self)
-                     if getattr(self, f.name) != getattr(stated, f.name))
+        return tuple(f.name for f in fields(self) if getattr(self, f.name) != getattr(stated, f.name))
 
 class CapturedLogits:
     "Float32 logits of a set of completions, and what can be made of them."
@@ -385,17 +416,23 @@ class CapturedLogits:
     @cached_property
     def tighter(self) -> "CapturedLogits":
         "The same where filters cut a little more, as a sampler's rounding may make them do."
-        c = self.captured
-        top_p, min_p = 1 if c.top_p == 1 else 0.98 * c.top_p, min(0.999, 1.02 * c.min_p)
+        c, tight = self.captured, 0.98 if self.captured.dtype == "float32" else 0.94
+        top_p, min_p = 1 if c.top_p == 1 else tight * c.top_p, min(0.999, c.min_p / tight)
         return CapturedLogits(replace(c, top_p=top_p, min_p=min_p), self.rows)
 
 def _figures(a: Tensor, b: Tensor, mask: Tensor) -> dict[str, float]:
     m = mask & ~(a.isnan() | b.isnan())
+    if not m.any(): return dict.fromkeys(LIMITS, math.inf)
     return identity_figures(a.nan_to_num(0)[None], b.nan_to_num(0)[None], m[None])
 
-def _fit(
-    logits: CapturedLogits, numbers: Tensor, how: Making, mask: Tensor
-) -> tuple[Making, float]:
+def _filling(numbers: Tensor, mask: Tensor) -> Tensor: # [N,T] bool
+    "What stands in several rows and places, twice as often as any other, such as -9999."
+    values, times = numbers[mask & ~numbers.isnan()].unique(return_counts=True)
+    most, next_ = [0, 0, *times.sort().values.tolist()][:-3:-1]
+    there = mask & (numbers == values[times.argmax()]) if most > max(3, 2 * next_) else mask & False
+    return there & bool(there.any(0).sum() > 1 and there.any(1).sum() > 1)
+
+def _fit(logits, numbers: Tensor, how: Making, mask: Tensor) -> tuple[Making, float]:
     "The temperature that fits best, and its standard error."
     for _ in range(8):
         slope = logits.slopes(how).double()
@@ -417,17 +454,19 @@ class Made:
     agrees: bool    # with `how`, up to arithmetic
     off: float    # mean |difference| to it, nats
     partly: bool    # most of the numbers agree with it, the rest are of something else
-    missing: Tensor    # [N,T] bool, True = no number, or 0 for a token that was not certain
+    missing: Tensor    # [N,T] bool, True = none, 0 for a token that was not certain, a filling
 
 def how_made(
     logits: CapturedLogits, numbers: Tensor, stated: Making, mask: Tensor,
     limits: Callable[[Making], dict[str, float]] = lambda how: LIMITS,    # of arithmetic
 ) -> Made:
     "The way of making these numbers [N,T] (nan = none) that departs least from the stated."
-    certain = -0.1 if on_grid(numbers[mask]) else -1e-3    # above it 0 may be a rounding
-    def missing(how: Making) -> Tensor:
-        surely = logits.tighter if how.filters else logits    # a filter may leave one token
-        return mask & (numbers.isnan() | ((numbers == 0) & (surely.numbers(how) < certain)))
+    certain, fills = -0.1 if on_grid(numbers[mask]) else -1e-3, _filling(numbers, mask)
+    def missing(how: Making, rare=True) -> Tensor: # rare: any 0 that is no rounding
+        surely = (logits.tighter if how.filters else logits).numbers(how)    # it may leave one token
+        least = 0.1 + 0.6 * (numbers[fills] == 0)    # a filter may leave one token
+        none = fills & bool(((surely - numbers)[fills].abs() > least).float().mean() > 0.7)
+        return mask & (numbers.isnan() | ((numbers == 0) & (surely < certain) & rare) | none)
     def figures(how: Making) -> dict[str, float]:
         return _figures(numbers, logits.numbers(how), mask & ~missing(how))
     def off(how: Making) -> float: return figures(how)["mean |difference|"]
@@ -438,13 +477,13 @@ def how_made(
     if not all_within(figures(best), LIMITS):
         best = _refined(logits, numbers, best, mask & ~missing(best))
     if agrees(best): return Made(best, True, off(best), False, missing(best))
-    for how in (w for w in ways if not w.greedy):    # half of the tokens may be the likeliest
+    for how in (w for w in ways if not w.greedy):    # half of them may be greedy
         how, half = _of_most(logits, numbers, how, mask & ~missing(how))
         near = _figures(numbers, logits.numbers(how), half)
         if all_within(near, limits(how)) and off(how) > 10 * near["mean |difference|"]:
             return Made(how, False, off(how), True, missing(how))
     best = min((w for w in ways if set(w.departs(stated)) <= {"filters"}), key=off)    # no guess
-    return Made(best, False, off(best), False, missing(best))
+    return Made(best, False, off(best), False, missing(best, False))
 
 def _ways(stated: Making, filters: bool) -> list[Making]:
     "All ways; before and after filters are both in use, so neither departs."
@@ -461,13 +500,10 @@ def on_grid(numbers: Tensor) -> str: # [N] nats; "" = they have the digits of fl
     rounded = (k for k, off in near.items() if (off.abs() < 1e-6).float().mean() > 0.9)
     return next(rounded, "") if len(x) > 15 else ""
 
-def _of_most(
-    logits: CapturedLogits, numbers: Tensor, how: Making, mask: Tensor
-) -> tuple[Making, Tensor]:
+def _of_most(logits, numbers: Tensor, how: Making, mask: Tensor) -> tuple[Making, Tensor]:
     "The temperature that fits the nearer half of the numbers, and which these are."
     for _ in range(3):
-        left = (numbers - logits.numbers(how)).abs().nan_to_num(math.inf)
-        left = torch.where(mask, left, math.inf)
+        left = torch.where(mask, numbers - logits.numbers(how), math.nan).abs().nan_to_num(math.inf)
         half = left <= left[mask].median()
         how = _refined(logits, numbers, how, half)
     return how, half
@@ -481,7 +517,7 @@ def _refined(logits: CapturedLogits, numbers: Tensor, how: Making, mask: Tensor)
 
 # %% ../../nbs/preflight/02_captured.ipynb #ca1c486a
 def drawn_temperature(logits: CapturedLogits, mask: Tensor) -> tuple[float, float, float]:
-    "The likeliest temperature of the tokens; its error; errors from the stated one."
+    "The most likely temperature of the tokens; its error; errors from the stated one."
     b, first = 1 / logits.captured.temperature, None
     for _ in range(20):    # Newton's method on b = 1 / temperature
         score, power, widest = _score_of_drawn(logits, mask, 1 / b)
@@ -493,12 +529,9 @@ def drawn_temperature(logits: CapturedLogits, mask: Tensor) -> tuple[float, floa
         b = moved
     return 1 / b, 1 / (b * b * math.sqrt(power)), first
 
-def _score_of_drawn(
-    logits: CapturedLogits, mask: Tensor, temperature: float
-) -> tuple[float, float, float]:
+def _score_of_drawn(logits, mask: Tensor, temperature: float) -> tuple[float, float, float]:
     "Logits of the sampled tokens against their mean, summed, its variance, and the largest."
-    score = power = widest = 0.0
-    c = logits.captured
+    score, power, widest, c = 0.0, 0.0, 0.0, logits.captured
     for z, ids, prompt, m in zip(logits.rows, c.completion_ids, c.prompt_ids, mask):
         keep, tokens = m[:len(ids)], torch.tensor(ids)
         lp = drawn_log_probs(z, tokens, torch.tensor(prompt), c, temperature)[keep]
@@ -513,8 +546,7 @@ def _score_of_drawn(
 
 def check_drawn(logits: CapturedLogits, mask: Tensor) -> Check:
     "Do the tokens fit the stated temperature?"
-    T, error, far = drawn_temperature(logits, mask)
-    stated = logits.captured.temperature
+    (T, error, far), stated = drawn_temperature(logits, mask), logits.captured.temperature
     found = f"{T:.3g} ± {error:.2g}, {abs(far):.1f} standard errors from {stated:.3g}"
     check = judge("temperature that the tokens fit", abs(far), 0, 4, "drawn otherwise", found)
     return replace(check, limit="within 4 standard errors")
@@ -524,10 +556,7 @@ Context = Callable[[], ContextManager]
 
 class _Learner:
     "What a learner makes of completions, with some of its conditions put right."
-    def __init__(
-        self, captured: Captured, score, put_right: dict[str, Context], exact: Context,
-        padded: bool = False, seed: int = 0
-    ):
+    def __init__(self, captured: Captured, score, put_right, exact, padded=False, seed=0):
         self.captured, self.score, self.put_right = captured, score, put_right
         self.exact, self.padded, self.seed, self.device = exact, padded, seed, "cpu"
         self.conditions = frozenset((*put_right, *(("left padding",) if padded else ())))
@@ -535,11 +564,11 @@ class _Learner:
     @contextmanager
     def under(self, fixed: frozenset[str], *others: Context):
         "Conditions put right, random numbers from the seed."
-        right = [c for name, c in self.put_right.items() if name in fixed]
         with ExitStack() as stack:
             for c in (torch.no_grad, torch.random.fork_rng): stack.enter_context(c())
             torch.manual_seed(self.seed)
-            for c in (*right, *others): stack.enter_context(c())
+            for n, c in self.put_right.items(): n in fixed and stack.enter_context(c())
+            for c in others: stack.enter_context(c())
             yield
 
     def logits(self, fixed: frozenset[str], *others: Context) -> CapturedLogits:
@@ -578,42 +607,36 @@ def exact_log_probs(captured: Captured, score, exact: Context) -> Tensor: # [N,T
     "The learner's log-probabilities at temperature 1, a sample at a time; nan = padding."
     return _Learner(captured, score, {}, exact).logits(frozenset(), exact).numbers(Making(1.0))
 
-# %% ../../nbs/preflight/02_captured.ipynb #6791f83b
 class _Sides:
     "Log-probabilities of sampler and learner, with some things put right."
-    def __init__(
-        self, captured: Captured, learner: _Learner, own, sampler: Context | None,
-        temperature: float | None
-    ):
+    def __init__(self, captured: Captured, learner: _Learner, own, sampler, temperature):
         self.captured, self.learner, self.own = captured, learner, own
         self.mask, self.given = captured.counted, _wide(captured.log_probs, math.nan).float()
         self.tables: dict[tuple, dict[Making, Tensor]] = {}
         self.kept: dict[tuple, CapturedLogits] = {}
         self.own_numbers: dict[frozenset, Tensor] = {}
         every, stated = learner.conditions, Making(captured.temperature)
-        self.truth = self._logits(every, True)
-        self.behind = None    # logits at the sampler's weights
-        if sampler: self.behind = learner.logits(every, learner.exact, sampler)
+        self.real = _wide([[True] * len(c) for c in captured.completion_ids], False)    # no padding
+        self.truth = self._logits(every, True)    # behind: at the sampler's weights
+        self.behind = learner.logits(every, learner.exact, sampler) if sampler else None
         limits = self._rounding(stated)
         self.sampled = how_made(self.behind or self.truth, self.given, stated, self.mask,
                                 lambda how: limits[how.filters])
         # a filter rounds more than the softmax: its last token falls to one side or the other
-        filtered = limits[self.sampled.how.filters]
-        self.limits = {k: max(limits[False][k], filtered[k]) for k in LIMITS}
-        learns_at = temperature or stated.temperature
-        self.learned = self._how_learned(replace(stated, temperature=learns_at))
+        self.limits = {k: max(limits[False][k], limits[self.sampled.how.filters][k]) for k in LIMITS}
+        self.learned = self._how_learned(replace(stated, temperature=temperature or stated.temperature))
 
     def _rounding(self, stated: Making) -> dict[bool, dict[str, float]]: # by `Making.filters`
         "What arithmetic may do to such numbers."
         every, c = self.learner.conditions, self.captured
         rough = [self._logits(every, False)]
-        near = _figures(rough[0].numbers(stated), self.truth.numbers(stated), self._real_tokens)
+        near = _figures(rough[0].numbers(stated), self.truth.numbers(stated), self.real)
         if c.dtype != "float32" and near["mean |difference|"] < 1e-4:
             # the learner is exact: a second pass, in the sampler's precision
             def autocast(): return torch.autocast(self.learner.device, getattr(torch, c.dtype))
             rough.append(self.learner.logits(every, self.learner.exact, autocast))
         def bound(filters: bool) -> dict[str, float]:
-            how, mask = replace(stated, filters=filters), self._real_tokens[None]
+            how, mask = replace(stated, filters=filters), self.real[None]
             exact = self.truth.numbers(how)[None]
             found = [rounding_limits(r.numbers(how)[None], exact, mask) for r in rough]
             return {k: max(f[k] for f in found) for k in LIMITS}
@@ -623,20 +646,66 @@ class _Sides:
         "Kept until the numbers that are wanted of them are known."
         key = fixed & self.learner.conditions, exact
         if key not in self.kept:
-            contexts = (self.learner.exact,) if exact else ()
-            self.kept[key] = self.learner.logits(key[0], *contexts)
+            self.kept[key] = self.learner.logits(key[0], *[self.learner.exact] * exact)
         return self.kept[key]
 
-    @property
+    @cached_property
     def rest_of(self) -> str:
-        "What numbers are of that nothing makes, where most are explained."
-        again = any(self.captured.encoded_again or ())
+        "What numbers are of that nothing makes, or where they are."
+        made, again = self.sampled, any(self.captured.encoded_again or ())
         if on_grid(self.given[self.mask]): return "grid"
-        return "tokens" if again and self.sampled.partly else "unknown"
+        known = "unknown" if made.agrees or self.behind else self._prompt() or self._place()
+        return "tokens" if again and (made.partly or known == "later tokens") else known or "unknown"
+
+    @cached_property
+    def _rest(self) -> tuple[Tensor, Tensor]: # [N,T] nats, 0 where there is none; [N,T] bool
+        d, m = self.given - self._old(frozenset()), self.mask & ~self.sampled.missing
+        return torch.where(m & d.isfinite(), d, 0), m & d.isfinite()
+
+    def _prompt(self) -> str:
+        "Are they of prompts that begin twice, do not begin, or lack their end?"
+        c, l = self.captured, self.learner
+        for a, b in ((-1, 0), (1, 0), (0, 1), (0, 2), (0, 3), (0, 4)):    # fewer before, behind
+            prompts = [p[:1] * (a < 0) + p[max(a, 0):len(p) - b] or p for p in c.prompt_ids]
+            l = _Learner(replace(c, prompt_ids=prompts), l.score, l.put_right, l.exact, seed=l.seed)
+            found = l.logits(l.conditions, l.exact).numbers(self.sampled.how)
+            if all_within(_figures(self.given, found, self._rest[1]), self.limits): return "prompt"
+        return ""
+
+    def _place(self) -> str: # "" = everywhere
+        (d, m), few = self._rest, self.limits["mean |difference|"]
+        near, old = d.abs() <= 4 * few, self._old(frozenset())    # padding is near
+        if m.sum() < 32 or len(m) < 2: return ""
+        if (self.given == self.given[:, :1])[m].all(): return "one a row"
+        both = (self.given[:64, None] - old[None, :64]).abs().nanmean(2).min(1)
+        other = both.indices != torch.arange(len(both.indices))
+        if (other & (both.values <= few)).float().mean() > 0.5: return "another row"
+        several = len({*map(tuple, self.captured.prompt_ids)}) / len(m)    # copies of one context
+        def chance(same: Tensor, of: Tensor) -> float: # that so many agree there, log
+            return same.sum() * math.log((near & of & ~same).sum() / (of & ~same).sum() + 1e-2)
+        far = ~near.all(1, keepdim=True)
+        begin = m & far & (near.long().cumprod(1) > 0)
+        if begin.any(1)[far[:, 0]].float().mean() > 0.8 and chance(begin, m & far) * several < -6:
+            return "later tokens"
+        if chance(m & ~far, m) < min(-12, -0.7 * (m & ~far).sum()): return "some rows"
+        if d.sum().abs() > 0.8 * d.abs().sum() and ((d >= -4 * few).all() or (d <= 4 * few).all()):
+            return "one-sided"
+        def room(z: Tensor, ids: list[int]) -> list[float]: # for a token to move, by these logits
+            p = (z / self.captured.temperature).softmax(1)
+            return (1 - 2 * p[range(len(ids)), ids] + (p * p).sum(1)).clamp_min(0.01).sqrt().tolist()
+        d = d.abs() / _wide([*map(room, self.truth.rows, self.captured.completion_ids)], 1.0)
+        a, *_, b = d[m][m.nonzero()[:, 1].argsort()].tensor_split(3)    # by place
+        fades = (a.mean() - b.mean()) / ((a.var() + b.var()) / len(b)).sqrt()
+        if abs(fades) < 4 or 0.7 < a.mean() / b.mean() < 1.4: return ""
+        return "prefix" if fades > 0 else "far tokens"
 
     @property
-    def _real_tokens(self) -> Tensor: # [N,T] bool, False = padding
-        return _wide([[True] * len(c) for c in self.captured.completion_ids], False)
+    def remedy(self) -> str: # of what nothing makes
+        if self.rest_of != "unknown": return REMEDIES[self.rest_of]
+        w = (-self._rest[0][self._rest[1]]).exp()
+        error = (w.std() / len(w) ** 0.5).item() if len(w) > 1 else math.inf
+        of = "as of a policy" if abs(w.mean() - 1) < 4 * error + 1e-3 else "as of no policy"
+        return f"learner / sampler is {w.mean():.2f} ± {error:.1g} in the mean, {of}: {REMEDIES[of]}"
 
     def _how_learned(self, stated: Making) -> Making:
         "From numbers that the learner's own method made."
@@ -683,12 +752,10 @@ class _Sides:
         return Making(s.temperature if "temperature" in fixed else l.temperature, False,
                       l.scale and "scale" not in fixed, 0 if "positions" in fixed else l.positions)
 
-    def _old(self, fixed: frozenset[str]) -> Tensor: # [N,T]
-        "The sampler's, from exact logits."
+    def _old(self, fixed: frozenset[str]) -> Tensor: # [N,T]; the sampler's, from exact logits
         s = self.sampled.how
         logits = self.truth if self.behind is None or "weights" in fixed else self.behind
-        how = Making(s.temperature, s.filters and "filters" not in fixed,
-                     s.scale and "scale" not in fixed,
+        how = Making(s.temperature, s.filters and "filters" not in fixed, s.scale and "scale" not in fixed,
                      0 if "positions" in fixed else s.positions, s.greedy and "greedy" not in fixed)
         found = logits.numbers(how)
         return found if "missing" in fixed else torch.where(self.sampled.missing, 0, found)
@@ -724,7 +791,7 @@ def _check_given(sides: _Sides) -> list[Check]:
     what += ["after top-p and the like"] * made.how.filters
     what += ["divided by the temperature after the softmax"] * made.how.scale
     what += [f"each of {made.how.positions:+d} tokens away"] * bool(made.how.positions)
-    what += ["of the likeliest token, not the sampled one"] * made.how.greedy
+    what += ["of the greedy token, not the sampled one"] * made.how.greedy
     what = ", ".join(what)
     name, limit = "log-probabilities of the sampler", f"of temperature {c.temperature:.3g}"
     if made.agrees:
@@ -735,26 +802,24 @@ def _check_given(sides: _Sides) -> list[Check]:
         return [missing, Check(name, figure, limit, "fault", remedy, names)]
     figure = f"unknown: {made.off:.2g} nats from anything"
     if made.partly: figure = f"most are {what}, the rest of something else"
-    remedy = "none of the known ways makes these numbers: compare weights and tokens"
-    if sides.rest_of == "grid": remedy = REMEDIES["grid"]
-    return [missing, Check(name, figure, limit, "fault", remedy, (*names, sides.rest_of))]
+    return [missing, Check(name, figure, limit, "fault", sides.remedy, (*names, sides.rest_of))]
 
 def _check_encoded(sides: _Sides) -> list[Check]:
     "Ids that were made from text: a fault where the log-probabilities are of others."
     again = sides.captured.encoded_again
     if again is None: return []
-    verdict, cause = ("warning", "text") if sides.rest_of == "unknown" else ("fault", "tokens")
+    verdict, cause = ("fault", "tokens") if sides.rest_of == "tokens" else ("warning", "text")
     return [_share("completions that were decoded and encoded again", again, cause,
                    verdict=verdict, remedy=REMEDIES["tokens"])]
 
 def _check_tokens_alone(learner: _Learner) -> "CapturedReport":
     "Half of the question, without log-probabilities: would the learner sample these tokens?"
     c = learner.captured
-    check = check_drawn(learner.logits(learner.conditions, learner.exact), _once(c))
+    drawn = learner.logits(learner.conditions, learner.exact)
     unknown = Check("on-policy identity", f"{c.source} gives no log-probabilities", "measured",
                     "warning", "only the tokens were checked: let it return them",
                     ("no log-probabilities",))
-    return CapturedReport([unknown, check], _NOTHING)
+    return CapturedReport([unknown, check_drawn(drawn, _once(c))], _NOTHING)
 
 @dataclass(frozen=True)
 class CapturedReport(Report):
@@ -765,9 +830,8 @@ _NOTHING = Identity({k: math.nan for k in LIMITS})
 
 def _of_few(c: Check) -> Check:
     "With a handful of tokens, rounding cannot be distinguished from a bug."
-    if c.causes != ("unknown",): return c
-    remedy = "these are too few tokens to distinguish rounding from a bug: look at more of them"
-    return replace(c, verdict="warning", remedy=remedy, causes=("few tokens",))
+    if c.causes[:1] not in (("unknown",), ("one-sided",)): return c
+    return replace(c, verdict="warning", remedy=REMEDIES["few tokens"], causes=("few tokens",))
 
 def check_captured(
     captured: Captured,
@@ -794,8 +858,16 @@ def check_captured(
         return _check_tokens_alone(learner)
     sides = _Sides(captured, learner, log_probs, sampler, temperature)
     found = bisect(sides.measure, sides.toggles, remedies, sides.limits, sides.replay)
-    causes = tuple(sides.rest_of if c == "unknown" else c for c in found.check.causes)
-    checks = [replace(found.check, causes=causes), *_check_given(sides), *_check_encoded(sides)]
+    own, new_old_m = found.check, sides.measure(frozenset())
+    if "unknown" in own.causes:
+        causes = tuple(sides.rest_of if c == "unknown" else c for c in own.causes)
+        keeps = sides.sampled.agrees or found.cause
+        own = replace(own, causes=causes, remedy=own.remedy if keeps else sides.remedy)
+    checks = [own, *_check_given(sides), *_check_encoded(sides)]
+    off = torch.where(new_old_m[2], new_old_m[0] - new_old_m[1], 0).sum(2).square().mean().sqrt()
+    whole = judge("ratio of whole completions, as a factor", off.exp().item(), at_most=1.5,
+                  cause="adds up", verdict="warning")
+    if found.holds and whole.causes: checks.append(whole)
     if sides.mask.sum() < 16 and found.figures["mean |difference|"] < 0.1:
         checks = [_of_few(c) for c in checks]
     drawn = sides.behind or sides.truth

@@ -8,34 +8,38 @@ __all__ = ['check_objective', 'check_advantages']
 # %% ../../nbs/preflight/01_objective.ipynb #1f9a8db4
 import inspect
 import math
-from typing import Callable
+from typing import Callable, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, pad
 
 from ..core import UserError
-from .checks import REMEDIES, Check, Report, judge, unasked
+from .checks import REMEDIES, Check, Report, judge, keyed, unasked
 
 # %% ../../nbs/preflight/01_objective.ipynb #0b1ec702
 _MAY_BE_MEANT = ("constant factor", "without advantage", "flat groups", "empty rows", "masked nan",
-                 "baseline")    # warnings
+                 "baseline", "centred inside", "masked ratios", "one-sided clip", "one side")
+_UNTIL = unasked("all but this, until it is sound", "all")
 
-def _first(name: str, figure: str, limit: str, wrong: dict[str, bool]) -> Check:
-    "The first of the causes that is so."
-    for cause in (k for k, is_so in wrong.items() if is_so):
-        verdict = "warning" if cause in _MAY_BE_MEANT else "fault"
-        return Check(name, figure, limit, verdict, REMEDIES[cause], (cause,))
-    return Check(name, figure, limit, "sound")
+def _first(name: str, figure: str, limit: str, wrong: dict[str, bool], key: str = "") -> Check:
+    "The first of the causes that is so; the key is the last of them."
+    cause, key = next((k for k, is_so in wrong.items() if is_so), ""), key or [*wrong][-1]
+    if not cause: return Check(name, figure, limit, "sound", key=key)
+    verdict = "warning" if cause in _MAY_BE_MEANT else "fault"
+    return Check(name, figure, limit, verdict, REMEDIES[cause], (cause,), key)
 
-def _worst(name: str, found: dict[str, float], cause: str, at_most: float = 1e-3) -> Check:
+def _worst(name: str, found: dict[str, float], cause: str, at_most=1e-3, key="") -> Check:
     "The largest of several changes, nan above all."
     worst = max(found, key=lambda k: (math.isnan(found[k]), found[k]))
     return _first(name, f"{found[worst]:.2g} ({worst})", f"at most {at_most:.3g}",
-                  {cause: not found[worst] <= at_most})
+                  {cause: not found[worst] <= at_most}, key)
 
-def _apart(a: Tensor, b: Tensor) -> float:
-    "Length of the difference, in lengths of the first."
+def _ran(f: Callable, *given, **more): # what it gives, or one sentence
+    try: return f(*given, **more)
+    except Exception as e: raise UserError(f"This cannot be asked: {type(e).__name__}, {e}.") from e
+
+def _apart(a: Tensor, b: Tensor) -> float: # length of the difference, in lengths of the first
     return ((a.double() - b.double()).norm() / a.double().norm().clamp_min(1e-30)).item()
 
 def _cosine(a: Tensor, b: Tensor) -> float:
@@ -44,15 +48,16 @@ def _cosine(a: Tensor, b: Tensor) -> float:
 class _Probe:
     "A loss, and eight rows of unequal length to try it on."
     def __init__(self, loss: Callable[..., Tensor], seed: int):
-        g, words = torch.Generator().manual_seed(seed), inspect.signature(loss).parameters
-        self.loss, self.cuts = loss, {"whole", "parts"} <= words.keys()
-        self.coefficients = {k: w.default for k, w in words.items() if type(w.default) is float}
+        g, args = torch.Generator().manual_seed(seed), _ran(inspect.signature, loss).parameters
+        self.loss, self.cuts = loss, {"whole", "parts"} <= args.keys()
+        self.coefficients = {k: w.default for k, w in args.items() if type(w.default) is float}
         self.new, lengths = -2 * torch.rand(8, 8, generator=g) - 1, [8, 2, 5, 7, 3, 6, 4, 1]
         self.mask = torch.arange(8) < torch.tensor(lengths)[:, None]
         self.A = torch.tensor([1.4, -0.6, 0.9, -1.3, 0.5, -0.8, 0.7, -0.8])[:, None].repeat(1, 8)
         self.near, self.far = (self.new + s * torch.randn(8, 8, generator=g) for s in (0.1, 0.5))
         self.off = {"old": self.near, "reference": self.far}    # after some updates
-
+        s, halves = self(**self.off)[1], (torch.bfloat16, torch.float16)
+        self.eps = 0.02 if any((s.to(d).float() == s).all() for d in halves) else 1e-3    # roundings
     def __call__(self, rows=slice(None), **given) -> tuple[Tensor, Tensor]: # value; gradient
         "At equal weights, but for what is given."
         usual = dict(new=self.new, old=given.get("new", self.new), A=self.A, mask=self.mask,
@@ -60,13 +65,12 @@ class _Probe:
         if self.cuts: given = {"whole": given.get("mask", self.mask), "parts": 1} | given
         new, *rest = (given.pop(k, x)[rows] for k, x in usual.items())
         x = new.clone().requires_grad_()
-        value = self.loss(x, *rest, **given)
+        value = _ran(self.loss, x, *rest, **given)
         if not isinstance(value, Tensor) or value.numel() != 1:
             raise UserError(f"A loss must be a tensor of one number; it is {str(value)[:60]}.")
         if not value.requires_grad: return value.reshape(()), torch.zeros_like(x)
         slope = torch.autograd.grad(value, x, allow_unused=True, materialize_grads=True)[0]
         return value.detach().reshape(()), slope
-
     def pull(self, **given) -> Tensor: # [8,8]
         "The part of the gradient that the advantages make."
         A = given.pop("A", self.A)
@@ -74,13 +78,20 @@ class _Probe:
 
 # %% ../../nbs/preflight/01_objective.ipynb #0b1ec704
 def _check_along(p: _Probe) -> Check:
-    pull, some = p.pull(), p.A * (torch.arange(8) > 0)[:, None]
+    pull, one = p.pull(), torch.eye(8)[..., None]    # of one row's advantages alone
     weight, size = (-pull / p.A)[p.mask], pull.norm()
     cosine = _cosine(-pull[p.mask], p.A[p.mask]) if size > 0 else 0.0
+    felt = torch.stack([p.pull(A=p.A * x).abs() > 1e-3 * size for x in one])    # [8,8,8] bool
+    x, there, m = felt.any(2), pull[1:] != 0, p.mask[1:]    # [8,8]: of a row, by which rows
     return _first("gradient along the advantages, cosine", f"{cosine:+.2f}", "+ at each token", {
         "not finite": not pull.isfinite().all(), "no gradient": not size > 0,
-        "turn": not _apart(pull, -p.pull(A=-p.A)) < 1e-3, "sign": bool((weight < 0).all()),
-        "along": not (weight > 0).all() or bool(p.pull(A=some)[0].norm() > 1e-3 * size)})
+        "turn": not _apart(pull, -p.pull(A=-p.A)) < p.eps,
+        "mask late": torch.equal(there[:, 1:], m[:, :-1]) or torch.equal(there[:, :-1], m[:, 1:]),
+        "another row": bool((x.sum(0) == 1).all() and (x.sum(1) == 1).all() > x.diag().all()),
+        "centred inside": not _apart(pull, p.pull(A=p.A + 1)) > p.eps,
+        "reference ratio": _apart(pull, p.pull(reference=p.far)) > max(0.01, p.eps),
+        "sign": bool((weight < 0).all()),
+        "along": not (weight > 0).all() or bool((felt & (one == 0)).any())})
 
 # what a loss may divide by, of a mask [N,T]; a constant may be a part of the last two
 _MEANS = {"the mean over tokens": lambda m: m.sum(),
@@ -91,28 +102,40 @@ _MEANS = {"the mean over tokens": lambda m: m.sum(),
 
 def _check_factor(p: _Probe) -> Check:
     "Find what it divides by in batches of three shapes; what is left must be 1."
-    found, what, factor = [], "a mean that is not known", 1.0
+    found, what, factor = [], "", 1.0
     for n, t, longest in ((8, 8, 8), (8, 8, 4), (6, 6, 6)):
         m, new, A = p.mask[:n, :t] & (torch.arange(t) < longest), p.new[:n, :t], p.A[:n, :t]
         found.append((-p.pull(new=new, A=A, mask=m, reference=new) / A, m))
     for name, count in reversed(_MEANS.items()):
         left = torch.cat([(w * count(m))[m] for w, m in found])
-        if (left - left.mean()).abs().max() < 1e-3 * left.mean().abs():
+        if (left - left.mean()).abs().max() < p.eps * left.mean().abs():
             what, factor = name, left.mean().item()
-    off, whole = abs(factor - 1) > 1e-3, what == "the sum over tokens"
+    p.of_rows, off, whole = "rows" in what, abs(factor - 1) > p.eps, what == "the sum over tokens"
+    if not what: return unasked("size of the gradient: of no mean that is known", "factor")
     return _first("size of the gradient", f"{factor:.4g} times {what}", "1", {
-        "factor": off and "sum over tokens" not in what, "constant factor": off and whole})
+        "factor": off and "sum over tokens" not in what, "constant factor": off and whole}, "factor")
 
 def _check_clip(p: _Probe) -> Check:
-    "Move rows by 0.4 nats: it may be clipped only where it has gone the advantage's way."
-    def kept(nats: float) -> Tensor: # [8] of the gradient at ratio 1
-        moved = p.pull(new=p.new + nats, old=p.new, reference=p.new + nats)
-        return (moved * p.mask).sum(1) / (p.pull() * p.mask).sum(1)
-    up, down, gain = kept(0.4), kept(-0.4), p.A[:, 0] > 0
-    along, against = torch.where(gain, up, down).max(), torch.where(gain, down, up).min()
-    figure = f"{against:.2g}; with it {along:.2g}{', not clipped' * bool(along > 0.05)}"
+    "Move the ratio by 0.4 nats: it may be clipped only where it has gone the advantage's way."
+    gain, A, whole = p.A[:, 0] > 0, p.A, (p.pull() * p.mask).sum(1)
+    def at(nats: Tensor) -> dict[str, Tensor]: # [8] the way of the advantages
+        new = p.new + (nats * torch.where(gain, 1, -1))[:, None]
+        return {"new": new, "old": p.new, "reference": new}
+    def kept(nats: Tensor) -> Tensor: # [8] of the gradient at ratio 1
+        return (p.pull(**at(nats)) * p.mask).sum(1) / whole
+    def gone(rows: Tensor, nats: Tensor) -> bool: # with their value?
+        value = p(A=A * rows[:, None], **at(nats))[0] - p(A=0 * A, **at(nats))[0]
+        return bool(rows.any() and value.abs() < 1e-6)
+    some = torch.full((8,), 0.05)    # by which a ratio of sums moves once a token
+    move = 0.4 / (kept(-some).log() / some).nan_to_num(1, 1, 1).abs().round().clamp(min=1)
+    with_it, against, far = kept(move), kept(-move), kept(4 * move) < 0.05
+    shut, one = against < 0.05, bool(far[gain].all() != far[~gain].all())
+    figure, least = f"{against.min():.2g}; with it {with_it.max():.2g}", "at least 0.05"
     return _first("gradient where the ratio moved against the advantage, of that at ratio 1",
-                  figure, "at least 0.05", {"clip side": not against > 0.05})
+                  figure + ", not clipped" * bool(with_it.max() > 0.05), least, {
+        "masked ratios": gone(shut, -move) or one and gone(far, 4 * move),
+        "one-sided clip": one and not shut.any(), "clip side": bool(shut.any())})
+
 
 # %% ../../nbs/preflight/01_objective.ipynb #0b1ec706
 def _check_reference(p: _Probe) -> list[Check]:
@@ -123,13 +146,14 @@ def _check_reference(p: _Probe) -> list[Check]:
     moves, left = _apart(far, near) > 1e-3, idle / max(share, 1e-30)
     if not moves and not (value - at).abs() > 1e-6 * at.abs().clamp_min(1):
         return [_first("pull without advantage", f"{idle:.2g}, no reference is used", "0",
-                       {"without advantage": not idle < 1e-3})]
+                       {"without advantage": not idle < 1e-3}, "reference")]
     to = _cosine(-far[p.mask], (p.far - p.new)[p.mask])
     figure = f"cosine {to:+.2f} with the way to it, {left:.2g} of it at the start"
     wrong = {"reference": not moves, "pull at the start": not left < 1e-3,
              "away from the reference": not to > 0.1}
     flat = {"flat groups": not any(wrong.values()) and not share <= 0.05}
-    return [_first("pull of the reference", figure, "towards it, 0 at the start", wrong),
+    return [_first("pull of the reference", figure, "towards it, 0 at the start", wrong,
+                   "reference"),
             _first("pull on groups of equal rewards", f"{share:.2g} of others", "0.05", flat)]
 
 # %% ../../nbs/preflight/01_objective.ipynb #0b1ec708
@@ -144,32 +168,26 @@ def _check_padding(p: _Probe) -> list[Check]:
         return _apart(torch.cat([value[None], slope[p.mask]]), both)
     moved = {"gradient of padding": (slope[~p.mask].norm() / slope.norm()).item(),
              "values in padding": change(1.0, 0, 0), "length of padding": change(0.0, 0, 3)}
-    first, empty = _worst("change by padding", moved, "padding"), change(0.0, 0, 0, 0, 3)
+    first, empty = _worst("change by padding", moved, "padding", p.eps), change(0.0, 0, 0, 0, 3)
     if first.causes: return [first]
     nans, none = {str(x): change(x, 0, 0) for x in (math.nan, inf, -inf)}, {"three more": empty}
     cause = "0 / 0" if math.isnan(empty) else "empty rows"
-    return [first, _worst("change by rows without a token", none, cause),
-            _worst("change when padding is no number", nans, "masked nan")]
+    return [first, _worst("change by rows without a token", none, cause, p.eps, "empty rows"),
+            _worst("change when padding is no number", nans, "masked nan", p.eps)]
 
 def _check_rows(p: _Probe) -> list[Check]:
     "Put rows in another order, and cut a step into micro-batches."
     order, (_, whole) = torch.tensor([3, 0, 7, 5, 1, 6, 2, 4]), p(**p.off)
     moved = {"other order": _apart(whole[order], p(order, **p.off)[1])}
-    checks = [_worst("change when rows change places", moved, "order")]
-    if not p.cuts: return [*checks, unasked("micro-batches: it takes no `whole` and `parts`")]
+    one, key = _worst("change when rows change places", moved, "order", p.eps), "micro-batches"
+    if not p.cuts: return [one, unasked(f"{key}: it takes no `whole` and `parts`", key)]
     def cut(*at: int) -> float:
         rows = torch.arange(8).tensor_split(at)
-        step = p.off | {"whole": p.mask, "parts": len(rows)}
-        return _apart(whole, torch.cat([p(r, **step)[1] for r in rows]))
+        cut = [p(r, **p.off, whole=p.mask, parts=len(rows))[1] for r in rows]
+        return _apart(whole, torch.cat(cut))
     cuts = {"halves": cut(4), "pairs": cut(2, 4, 6), "single rows": cut(*range(1, 8))}
-    return [*checks, _worst("change by cutting a step", cuts, "micro-batches", 0.01)]
-
-def _check_coefficients(p: _Probe) -> list[Check]:
-    "A hundred times each, or 0: the gradient must change."
-    found = {k: max(_apart(p(**p.off)[1], p(**p.off, **{k: x})[1]) for x in (100 * v, 0.0))
-             for k, v in p.coefficients.items() if v}
-    return [_first(f"change when {k} is 0, or 100 times", f"{x:.2g}", "above 0",
-                   {"coefficient": not x > 1e-6}) for k, x in found.items()]
+    return [one, _worst("change by cutting a step", cuts, key + " of rows" * p.of_rows,
+                          max(0.01, p.eps), key)]
 
 def check_objective(
     # from log-probabilities, with gradient, old ones, advantages, mask (bool, True = counts) and
@@ -181,58 +199,69 @@ def check_objective(
     "A loss as a black box: does each number reach the gradient, and only where it should?"
     p = _Probe(loss, seed)
     along = _check_along(p)
-    if along.causes: return Report([along, unasked("all but this, until it is sound")])
+    if along.causes: return keyed("objective", [along, _UNTIL])
     pull = _check_reference(p)
     clip = [] if "without advantage" in pull[0].causes else [_check_clip(p)]
-    return Report([along, _check_factor(p), *clip, *pull, *_check_padding(p), *_check_rows(p),
-                   *_check_coefficients(p)])
+    by = {k: max(_apart(p(**p.off)[1], p(**p.off, **{k: x})[1]) for x in (100 * v, 0.0))
+             for k, v in p.coefficients.items() if v}
+    read = [_first(f"change when {k} is 0, or 100 times", f"{x:.2g}", "above 0",
+                   {"coefficient": not x > 1e-6}, f"coefficient {k}") for k, x in by.items()]
+    return keyed("objective", [along, _check_factor(p), *clip, *pull, *_check_padding(p),
+                               *_check_rows(p), *read])
 
 # %% ../../nbs/preflight/01_objective.ipynb #0b1ec712
 def check_advantages(
     # from rewards [B,G,T] and mask (bool, True = counts) to advantages [B,G,T]
     advantages: Callable[[Tensor, Tensor], Tensor],
     steps: int = 1, # T: 1 = one reward a completion; above, completions have unequal lengths
-    rewards: Tensor | None = None, # [B,G,T] of a run, for their roundings; None = our own
-    mask: Tensor | None = None, # [B,G,T] bool, True = counts, of these rewards; None = all do
+    rewards: Tensor | None = None, # [B,G,T] or [B,G] of a run, for roundings; None = our own
+    mask: Tensor | None = None, # of these rewards, bool, True = counts; None = all do
 ) -> Report:
     "Advantages as a black box: is each group compared with itself, and with nothing else?"
     g = torch.Generator().manual_seed(0)
     r = torch.randint(33, (4, 6, steps), generator=g) / 32    # exact in bf16
     m = torch.arange(steps) < torch.randint(1, steps + 1, (4, 6, 1), generator=g)
     def run(r: Tensor, m: Tensor = m) -> Tensor: # [B,G,T]
-        A = advantages(r, m)
-        if isinstance(A, Tensor) and A.shape == r.shape: return torch.where(m, A.float(), 0)
-        raise UserError(f"Advantages must be a tensor of the rewards' shape {[*r.shape]}, not"
-                        f" {type(A).__name__} {[*getattr(A, 'shape', ())]}.")
+        A = _ran(lambda: torch.as_tensor(advantages(r, m)))
+        if A.shape == r.shape: return torch.where(m, A.float(), 0)
+        raise UserError(f"Advantages must have the rewards' shape {[*r.shape]}, not {[*A.shape]}.")
+    def wide(x): return _ran(lambda: (y := torch.as_tensor(x)).reshape(len(y), len(y[0]), -1))
     groups = _check_groups(run, r)
-    if groups.causes: return Report([groups, unasked("all but this, until it is sound")])
+    if groups.causes: return keyed("advantages", [groups, _UNTIL])
     if rewards is None: rewards, mask = r * 0.7, m    # which no float32 holds exactly
-    equal = _check_equal(run, rewards, rewards == rewards if mask is None else mask)
+    rewards = wide(rewards).float()
+    equal = _ran(_check_equal, run, rewards, rewards == rewards if mask is None else wide(mask).bool())
     padded = [_check_padded(run, r, m)] if steps > 1 else []
-    return Report([groups, *padded, equal, *_check_members(run, r, m, not equal.causes)])
+    return keyed("advantages", [groups, *padded, equal, *_check_members(run, r, m, equal.causes)])
 
 def _check_groups(run, r: Tensor) -> Check:
-    "Stretch and lift one group's rewards; then lift one of its members, which all must feel."
+    "Stretch and lift one group's rewards; lift one of its members, which all must feel; rank."
     whole, one, rest = r.clone(), r.clone(), [0, 2, 3]
     whole[1], one[1, 0] = 5 * r[1] + 3 * (r.shape[2] == 1), r[1, 0] + 3
-    A, W, O = run(r), run(whole), run(one)
-    own, others = _cosine(A[1], W[1]), _cosine(A[rest], W[rest])
-    felt = (O - A)[1, :, 0].abs() > 1e-4
+    lone = r * (torch.arange(r.shape[2]) == 0)    # first steps alone have rewards
+    A, W, O, F = map(run, (r, whole, one, lone))
+    own, others, x, F = _cosine(A[1], W[1]), _cosine(A[rest], W[rest]), lone[..., 0], F[..., 0]
+    felt, top = (O - A)[1, :, 0].abs() > 1e-4, O[1, :, 0].abs().argmax()
+    known = (felt | (A == 0)[1, :, 0] & (O == 0)[1, :, 0]).all() and min(own, others) > 0.999
     free = others > 0.999 < _cosine(A[1, 1:], O[1, 1:]) and bool(felt[0])
+    turned = (x[:, :, None] > x[:, None]) & (F[:, :, None] < F[:, None] - 1e-4)
+    figure = f"{own:+.2f} in the group, {others:+.2f} in others"
     return _first("direction kept when one group's rewards are stretched and lifted",
-                  f"{own:+.2f} in the group, {others:+.2f} in others", "+1.00 in both",
-                  {"sign": bool(felt[0]) and not (O - A)[1, 0, 0] > 0, "baseline": free,
-                   "groups": not (min(own, others) > 0.999 and felt.all())})
+                  figure if A.any() else "all are 0, as in groups of one", "+1.00 in both", {
+        "not finite": not A.isfinite().all(),
+        "another row": bool(known and top != 0 and O[1, top, 0] > A[1, top, 0]),
+        "sign": bool(felt[0]) and not (O - A)[1, 0, 0] > 0, "baseline": free, "groups": not known,
+        "size only": turned.float().mean().item() > 0.02,
+        "one side": bool(((F > -1e-6).all(1) | (F < 1e-6).all(1)).all())}, "groups")
 
 def _check_padded(run, r: Tensor, m: Tensor) -> Check:
-    A, T = run(r), r.shape[2]
-    def wide(*by: int) -> Tensor: return run(pad(r, by), pad(m, by))[:, :6, :T]
-    found = {"values of padded steps": run(torch.where(m, r, 7.0)),
-             "number of padded steps": wide(0, 3), "samples without a step": wide(0, 0, 0, 3)}
-    found = {k: _apart(A, x) for k, x in found.items()}
+    def moved(x: Tensor, *by: int) -> float:
+        return _apart(run(r), run(pad(x, by), pad(m, by))[:, :6, :r.shape[2]])
+    found = {"values of padded steps": moved(torch.where(m, r, 7.0), 0, 0),
+             "number of padded steps": moved(r, 0, 3), "samples without a step": moved(r, 0, 0, 0, 3)}
     return _worst("change when padding changes", found, "padding")
 
-def _check_members(run, r: Tensor, m: Tensor, half: bool) -> list[Check]:
+def _check_members(run, r: Tensor, m: Tensor, unequal: Sequence[str]) -> list[Check]:
     "Put them in another order, make all but one equal, take fewer digits."
     order, one, low = [3, 0, 5, 1, 4, 2], torch.zeros_like(r), {}
     one[:, 0] = 0.95
@@ -240,11 +269,11 @@ def _check_members(run, r: Tensor, m: Tensor, half: bool) -> list[Check]:
     size = {k: run(x).abs().max().item() for k, x in (("above", one), ("below", 0.95 - one))}
     checks = [_worst("change when members change places", places, "places"),
               _worst("largest advantage when all but one are equal", size, "spike", 10)]
-    for dtype in (torch.float16, torch.bfloat16) if half and not checks[1].causes else ():
+    for dtype in (torch.float16, torch.bfloat16) if not (unequal or checks[1].causes) else ():
         try: low[str(dtype)[6:]] = _apart(run(r), run(r.to(dtype)))
         except (RuntimeError, TypeError, UserError): pass    # it takes float32 only
-    if not low: return checks
-    return [*checks, _worst("change in half precision", low, "half precision", 0.1)]
+    if low: checks.append(_worst("change in half precision", low, "half precision", 0.1))
+    return checks
 
 def _check_equal(run, rewards: Tensor, mask: Tensor, at_most: float = 0.01) -> Check:
     "Give a group one of its rewards throughout."
@@ -259,21 +288,17 @@ def _check_equal(run, rewards: Tensor, mask: Tensor, at_most: float = 0.01) -> C
 def check_entropy(entropy: Tensor, logits: Tensor, temperature: float, at_most=0.01) -> Check:
     "Is it the exact entropy [...] of logits [...,V], at the temperature of sampling?"
     def off(T: float) -> float:
-        lp = (logits.double() / T).log_softmax(-1)
-        exact = -torch.where(lp > -torch.inf, lp.exp() * lp, 0).sum(-1)
+        exact = torch.special.entr((logits.double() / T).softmax(-1)).sum(-1)
         return (entropy.double() - exact).abs().mean().item()
     cause = "entropy temperature" if off(1.0) <= at_most else "entropy"
     return judge("entropy against the exact one, nats", off(temperature), 0, at_most, cause,
                  "{:.2g}", note=f" (at temperature 1: {off(1.0):.2g})")
 
 # %% ../../nbs/preflight/01_objective.ipynb #3d7c7cb0
-def check_drift(
-    before: Tensor, now: Tensor, mask: Tensor, learning_rate: float, at_most=1e-3, still=False
-) -> Check:
+def check_drift(before: Tensor, now: Tensor, mask: Tensor, rate: float, still=False) -> Check:
     "How far log-probabilities [N,T] moved: not at a rate of 0; `still` = they must by now."
     moved = (now.double() - before.double())[mask].abs()
     far = moved.mean().item() if len(moved) else 0.0
-    limit = "above 0" if learning_rate else f"{at_most:.0e} at a learning rate of 0"
+    limit = "above 0" if rate else "1e-03 at a learning rate of 0"
     return _first("policy moved since the first look, nats", f"{far:.2g}", limit, {
-        "drift": not learning_rate and not far <= at_most,
-        "stands still": bool(learning_rate) and still and not far > 0})
+        "drift": not rate and not far <= 1e-3, "stands still": bool(rate) and still and not far > 0})

@@ -15,9 +15,8 @@ from statistics import NormalDist, fmean, median
 from typing import Callable, Mapping, Sequence
 
 from ..core import UserError, data_path
-from chess_grpo.report import (
-    coefficient, difference_of, games_of, gradient_norms, loss_terms, our_keys, series, shares
-)
+from ..report import (
+    coefficient, difference_of, games_of, gradient_norms, loss_terms, our_keys, series, shares)
 from ..stats import smallest_elo, wilson
 
 # %% ../../nbs/preflight/05_postmortem.ipynb #05post06
@@ -57,16 +56,11 @@ def _by_step(rows: Sequence[Mapping]) -> list[dict]:
             except (TypeError, ValueError): pass
         at = numbers.get("step", numbers.get("_step", len(found)))
         if not math.isfinite(at): raise UserError(f"A row of the log has the step {at}: leave it out.")
-        step = int(at)
-        found.setdefault(step, {}).update(numbers | {"step": step})
+        found.setdefault(int(at), {}).update(numbers | {"step": int(at)})
     return [found[s] for s in sorted(found)]
 
 _RULES: dict[str, Callable] = {}    # name -> of a log, the figures that show it; None = it does not
-def _rule(name: str):
-    def known(f: Callable[["_Log"], dict | None]):
-        _RULES[name] = f
-        return f
-    return known
+def _rule(name: str) -> Callable: return lambda f: _RULES.setdefault(name, f)
 
 _OWN = ("train/step_mean", "train/own_reward", "train/avg_reward")    # the mover's own, if logged
 _RATIO = ("mean_clip_fraction", "mean_ratio", "mean_kl_divergence", "exact/kl_k3", "exact/kl")
@@ -77,20 +71,16 @@ _SCORE = ("eval_stockfish/score", "eval_random/score")
 class _Log:
     rows: Sequence[dict]    # by step
     config: dict            # by our keys, as far as it is known
-
     def get(self, *names: str) -> list[tuple[int, float]]: return series(self.rows, *names)
     def mean(self, *names: str) -> float: return fmean([y for _, y in self.get(*names)] or [math.nan])
-
     def rise(self, *names: str) -> float: # standard errors from first to last third; 0 = cannot tell
         y = [y for _, y in self.get(*names)]
         third = len(y) // 3
         difference, error = difference_of(y[:third], y[-third:]) if third > 2 else (0, 0)
         return difference / error if error else 0.0
-
     def change(self, *names: str) -> float: # first to last value, in units of the first; nan = unknown
         y = [y for _, y in self.get(*names)]
         return (y[-1] - y[0]) / (abs(y[0]) or 1) if len(y) > 1 else math.nan
-
     def synced(self) -> list[dict]:
         "Rows of updates at equal weights: the first after each sync."
         rows = [r for r in self.rows if any(n in r for n in _RATIO)]
@@ -98,7 +88,6 @@ class _Log:
             return [r for r in rows if r.get("steps_since_sync") == 0]
         if self.config.get("num_iterations", 1) > 1 or not rows or rows[0]["step"] > 1: return []
         return rows if self.config.get("steps_per_generation") == 1 else rows[:1]
-
     def apart(self) -> tuple[float, float, int]: # standard errors; how many are chance; games of each
         rows = [r for r in self.rows if r.keys() & {*_SCORE}]
         n = min((games_of(r) or self.config.get("eval_games", 0) for r in rows), default=0)
@@ -107,7 +96,6 @@ class _Log:
         p, pairs = _inside(fmean(scores), n), math.comb(len(scores), 2)
         chance = NormalDist().inv_cdf(1 - 0.025 / pairs)    # at 5%, corrected for the pairs
         return (max(scores) - min(scores)) / math.sqrt(2 * p * (1 - p) / n), chance, n
-
     def improved(self) -> bool: # by a fifth in move quality, or beyond chance in games
         z, chance, _ = self.apart()
         return self.change(_LOSS) < -0.2 or z > chance and self.change(*_SCORE) > 0

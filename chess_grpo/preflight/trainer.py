@@ -19,11 +19,10 @@ from ..config import planned_lr
 from ..core import NotFinite, generator
 from ..learner import Batch, Learner, Objective, flat_gradient, gradient_budget, seeded
 from ..model import PolicyNetwork
-from chess_grpo.preflight.checks import (
+from .checks import (
     Check, Identity, Report, bisect, check_budget, check_direction, check_entropy_estimate,
     check_exploration, check_filter, check_power, check_rewards, check_saturation, check_signal,
-    check_step, rounding_limits, step_size
-)
+    check_step, rounding_limits, step_size)
 from .objective import check_advantages, check_objective
 from ..rewards import Reward, RewardConfig
 from ..rollout import ScoringConfig, Rollout, compute_log_probs, moves_of
@@ -47,8 +46,7 @@ def on_policy_identity(
 ) -> Identity:
     "Sample, score again; when they differ, find the fewest conditions that must be put right."
     dtype = sampler.dtype if sampler.dtype == learner.dtype else torch.float32
-    right = _RIGHT | {"temperature": ("temperature", sampler.temperature),
-                      "dtype": ("dtype", dtype)}
+    right = _RIGHT | {"temperature": ("temperature", sampler.temperature), "dtype": ("dtype", dtype)}
     def put_right(fixed) -> list[ScoringConfig]: # of sampler and learner
         return [replace(how, **dict(right[n] for n in fixed)) for how in (sampler, learner)]
     rollouts: dict[ScoringConfig, Rollout] = {}
@@ -75,45 +73,38 @@ def preflight(
     filters: dict[str, Callable[[Scores], Tensor]] | None = None,
 ) -> Report:
     "What is wrong with this run? Takes seconds."
-    c, boards = run.config, _spread(run.starts.batch(run.global_step), positions)
-    identity = _identity_of(run, boards)
+    c, boards = run.config, run.starts.batch(run.global_step)
+    rows = torch.linspace(0, len(boards) - 1, min(positions, len(boards))).round().long().unique()
+    boards = boards[rows]    # spread over a batch: live games and others
+    def sampled(how: ScoringConfig) -> Rollout:
+        return _draw(run, boards, how, engine=None, expert_prob=0.0)
+    with seeded(c.seed + 1, c.device):
+        identity = on_policy_identity(run.policy, sampled, run.sampling, run.learning)
     drawn = _draw(run, boards)
     loss_mask = run.loss_mask(drawn, boards)
     how = ScoringConfig(c.temperature, micro_batch_size=c.micro_batch_size)
     batch = run.batch(drawn, loss_mask, how, sampler=run.policy)
     trial = _trial(run.learner)
     found = trial.objective(batch, run.loss)
-    again = _judged_again(run, drawn, boards, c.search_depth + deeper)
+    depth, d = c.search_depth + deeper, drawn
+    scores, reward = scored_again(d, run.engine, depth), run.reward(boards, depth)
+    seen = moves_of(d.states, d.index, d.actions) if reward.sees_boards else ()
+    again = torch.where(d.mask, reward(scores, *seen).to(d.rewards.device), 0)
     confirmed = trial.advantages_of(replace(batch, rewards=again), found.new)
     games = 2 * c.match_openings
-    return Report([
-        identity.check, *_of_gradient(run, trial, batch, found),
-        *check_rewards(drawn.rewards, loss_mask),
-        *_of_loss(run, drawn, loss_mask), *check_signal(found.advantages, confirmed, loss_mask),
-        *_of_saturation(run, drawn, loss_mask),
-        *_of_filters(run, filters or {}),
+    return Report([identity.check, *_of_gradient(run, trial, batch, found),
+        *check_rewards(drawn.rewards, loss_mask), *_of_loss(run, drawn, loss_mask),
+        *check_signal(found.advantages, confirmed, loss_mask),
+        *_of_saturation(run, drawn, loss_mask), *_of_filters(run, filters or {}),
         *check_exploration(found.new.all_log_probs.detach(), drawn.actions, drawn.mask),
-        *_of_steps(run, trial, batch),
-        *([check_power(games)] if games else []),
-    ])
+        *_of_steps(run, trial, batch), *([check_power(games)] if games else [])])
 
 # %% ../../nbs/preflight/03_trainer.ipynb #136967b9
-def _spread(boards: Boards, n: int) -> Boards:
-    "Spread over a batch: live games and others."
-    rows = torch.linspace(0, len(boards) - 1, min(n, len(boards))).round().long().unique()
-    return boards[rows]
-
 def _draw(run: Trainer, boards: Boards, how: ScoringConfig | None = None, **other) -> Rollout:
     "From the weights that learn, with a generator of its own."
     how = replace(how or run.sampling, weights=(how or run.sampling).weights or run.policy)
     own = generator(run.config.seed + 1, run.config.device)
     return run.rollout(boards, how, own, **{"root_noise": 0.0} | other)
-
-def _identity_of(run: Trainer, boards: Boards) -> Identity:
-    def again(how: ScoringConfig) -> Rollout:
-        return _draw(run, boards, how, engine=None, expert_prob=0.0)
-    with seeded(run.config.seed + 1, run.config.device):
-        return on_policy_identity(run.policy, again, run.sampling, run.learning)
 
 def _of_gradient(run: Trainer, trial: Learner, batch: Batch, found: Objective) -> list[Check]:
     loss, new, parameters = run.config.loss, found.new, list(trial.model.parameters())
@@ -144,12 +135,6 @@ def scored_again(
     at = tuple(r.mask.cpu().nonzero()[on].T)
     put_scores(scores, at, -engine.scores(after[on.to(after.turn.device)].fens(), depth))
     return scores
-
-def _judged_again(run: Trainer, drawn: Rollout, boards: Boards, depth: int) -> Tensor: # [B,G,T]
-    scores = scored_again(drawn, run.engine, depth)
-    reward = run.reward(boards, depth)
-    seen = moves_of(drawn.states, drawn.index, drawn.actions) if reward.sees_boards else ()
-    return torch.where(drawn.mask, reward(scores, *seen).to(drawn.rewards.device), 0)
 
 def _of_saturation(run: Trainer, drawn: Rollout, loss_mask: Tensor) -> list[Check]:
     "Of rewards that are functions of scores alone."
@@ -194,17 +179,12 @@ def _of_steps(run: Trainer, trial: Learner, batch: Batch) -> list[Check]:
         trial.update(batch, run.loss, lr, seed)
         return lr
     def every() -> Tensor: return trial.compute_log_probs(trial.model, batch.samples, batch.scoring).all_log_probs
-    try: step = step_size(weights, every, update, _rates(run))
+    rates = [planned_lr(c, s) * run.controls.lr_mult for s in range(run.global_step, c.max_steps)
+             for _ in range(c.num_iterations)]    # of every update to come, of 100 at least
+    rates += [c.learning_rate] * (100 - len(rates))
+    try: step = step_size(weights, every, update, rates)
     except NotFinite as e:
         remedy = "one update leaves no finite numbers: lower the learning rate"
-        return [Check("numbers after one update", str(e), "finite", "fault", remedy,
-                      ("step too large",))]
+        return [Check("numbers after one update", str(e), "finite", "fault", remedy, ("step too large",))]
     direction = [] if momentum else [check_direction(slope, flat() - before)]
     return direction + check_step(step)
-
-def _rates(run: Trainer) -> list[float]:
-    "The learning rate of every update to come, of 100 at least."
-    c = run.config
-    steps = [planned_lr(c, s) * run.controls.lr_mult for s in range(run.global_step, c.max_steps)]
-    rates = [rate for rate in steps for _ in range(c.num_iterations)]
-    return rates + [c.learning_rate] * (100 - len(rates))

@@ -14,13 +14,14 @@ from dataclasses import replace
 from itertools import islice
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 
 from ..core import UserError
 from chess_grpo.preflight.captured import (
-    Captured, CapturedReport, check_batch, check_captured, check_ends, exact_log_probs
+    Captured, CapturedReport, _plain, _wide, check_batch, check_captured, check_ends, exact_log_probs
 )
 from .checks import REMEDIES, Check, judge, unasked
 from .objective import check_drift
@@ -46,14 +47,11 @@ class PreflightCallback(TrainerCallback):
         if every < 0: raise UserError(f"every is {every}; it must be at least 0.")
         self.trainer, self.action, self.every, self.found = trainer, action, every, None
         self.look, self.sampler, self.first = (prompts, completions, most), sampler, None
-
     def on_train_begin(self, args, state, control, **kwargs):
         self._check("Nothing was trained.")
-
     def on_step_end(self, args, state, control, **kwargs):
         if self.every and state.global_step % self.every == 0:
             self._check(f"This was found after step {state.global_step}.")
-
     def _check(self, ending: str):
         trainer, sampler = self.trainer, self.sampler
         captured = capture(trainer, *self.look)
@@ -68,7 +66,6 @@ class PreflightCallback(TrainerCallback):
             faults = " ".join(f"{c.name}: {c.figure}; {c.remedy}." for c in self.found.faults)
             raise UserError(f"preflight: {faults} {ending}")
         print(self.found)
-
     def _over_time(self, captured: Captured) -> list[Check]:
         "How far the planned steps can lead, or have led from the policy that began."
         trainer, rate = self.trainer, self.trainer.args.learning_rate
@@ -77,7 +74,9 @@ class PreflightCallback(TrainerCallback):
             now, late = _exact(trainer, held), trainer.state.global_step > 1    # not warm-up
             return [check_drift(before, now, held.counted, rate, still=late)]
         asks = "the loss and the advantages: check_objective, check_advantages"
-        if self.every: self.first = captured, _exact(trainer, captured), _copied(trainer.model)
+        held = {k: p.detach().clone() for k, p in trainer.model.named_parameters() if self.every}
+        was = SimpleNamespace(named_parameters=held.items)
+        if self.every: self.first = captured, _exact(trainer, captured), was
         else: asks += "; are weights delivered, do they move: every=1"
         return [*([_of_steps(trainer, captured)] if rate else []), unasked(asks)]
 
@@ -91,8 +90,7 @@ def _precision(trainer) -> str: # as torch names it
     return "bfloat16" if a.bf16 else "float16" if a.fp16 else stored
 
 @contextmanager
-def _as_it_was(trainer):
-    "Mode, global generator and what the trainer counts are put back."
+def _as_it_was(trainer):    # mode, global generator and what the trainer counts are put back
     names = {"_metrics", "_pending_metrics", "_pending_extra_logs"} & vars(trainer).keys()
     was, held = trainer.model.training, {n: copy.deepcopy(vars(trainer)[n]) for n in names}
     seen = trainer.state.num_input_tokens_seen
@@ -107,13 +105,11 @@ def _as_it_was(trainer):
 def _refuse(trainer, prompts: int, completions: int, most: int):
     "What cannot be looked at, in one sentence."
     if not hasattr(trainer, "_tokenize_prompts"):
-        raise UserError("This preflight does not know this trainer's release of TRL: it knows"
-                        " trl>=1.16.")
+        raise UserError("This preflight knows trl>=1.16, not this trainer's release of TRL.")
     if getattr(trainer, "_is_vlm", False):
         raise UserError("This preflight reads text only, not yet a model that sees images.")
     if getattr(trainer, "environment_factories", None) is not None:
-        raise UserError("This trainer makes its prompts with environments: pass check_trl a"
-                        " Captured of its rollouts.")
+        raise UserError("Its prompts come from environments: pass check_trl a Captured of rollouts.")
     few = not isinstance(prompts, int) or min(prompts, completions, most) < 1
     if few or not len(trainer.train_dataset):
         raise UserError("There is nothing to look at: prompts, completions and tokens must be at"
@@ -168,7 +164,8 @@ def _generated(trainer, prompts: list[list[int]], how) -> list[tuple[list[int], 
 def _by_another(trainer, prompts: list, completions: int, most: int) -> Captured:
     "By vLLM or a rollout_func."
     each = [p for p in prompts for _ in range(completions)]
-    with _watched(_tokenizer(trainer)) as made, _of_groups(trainer, completions):
+    groups = patch.object(trainer, "num_generations_eval", completions)    # it is in eval mode
+    with _watched(_tokenizer(trainer)) as made, groups:
         if trainer.rollout_func is None:    # no tool of the user's is run
             ids, images, more = trainer._tokenize_prompts(each)
             (drawn, lps), mask = trainer._generate_single_turn(ids, images, more, completions), None
@@ -187,20 +184,8 @@ def _by_another(trainer, prompts: list, completions: int, most: int) -> Captured
                     encoded_again=[bare(d) in made for d in drawn], **_settings(trainer, trainer),
                     source="vLLM" if trainer.use_vllm else "rollout_func")
 
-def _plain(row) -> list:
-    "Python's numbers, whatever they came in."
-    if hasattr(row, "tolist"): return row.tolist()
-    return [x.item() if hasattr(x, "item") else x for x in row]
-
 @contextmanager
-def _of_groups(trainer, completions: int):
-    was, trainer.num_generations_eval = trainer.num_generations_eval, completions    # in eval mode
-    try: yield
-    finally: trainer.num_generations_eval = was
-
-@contextmanager
-def _watched(tokenizer):
-    "The rows of ids that a tokenizer makes, where it can be watched."
+def _watched(tokenizer):    # the rows of ids that a tokenizer makes, where it can be watched
     made, encode = set(), getattr(tokenizer, "_encode_plus", None)
     if encode is None:
         yield made
@@ -223,8 +208,7 @@ def _in_float32(model: nn.Module):
     if "flash" in attends: model.set_attn_implementation("sdpa")    # flash has no float32
     precise = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
-    stored = [(p, p.data) for p in (*model.parameters(), *model.buffers())
-              if p.data.is_floating_point()]
+    stored = [(p, p.data) for p in (*model.parameters(), *model.buffers()) if p.data.is_floating_point()]
     wrapped = model.__dict__.pop("forward", None)
     try:
         for p, data in stored: p.data = data.float()
@@ -237,8 +221,7 @@ def _in_float32(model: nn.Module):
 
 @contextmanager
 def _in_eval(model: nn.Module):
-    was = model.training
-    model.eval()
+    was, _ = model.training, model.eval()
     try: yield
     finally: model.train(was)
 
@@ -246,8 +229,7 @@ def _in_eval(model: nn.Module):
 def _with_weights(model: nn.Module, of: nn.Module):
     mine, theirs = dict(model.named_parameters()), dict(of.named_parameters())
     if {k: p.shape for k, p in mine.items()} != {k: p.shape for k, p in theirs.items()}:
-        raise UserError("sampler is another network than the trainer's: its weights have other"
-                        " names or shapes.")
+        raise UserError("sampler is another network than the trainer's: see its weights' shapes.")
     stored = {k: p.data for k, p in mine.items()}
     try:
         for k, p in mine.items(): p.data = theirs[k].data.to(p.data)
@@ -266,13 +248,11 @@ def _score_of(model: nn.Module, captured: Captured):
 def _own_numbers(trainer, c: Captured) -> Tensor: # [N,T]
     "As the trainer's loss computes them: prompts padded on the left, completions on the right."
     P, T = max(map(len, c.prompt_ids)), max(map(len, c.completion_ids))
-    def wide(rows, fill: int) -> Tensor:
-        padded = [[fill] * (P - len(p)) + p + i + [fill] * (T - len(i)) for p, i in rows]
-        return torch.tensor(padded, device=trainer.model.device)
-    rows = [*zip(c.prompt_ids, c.completion_ids)]
-    there = wide([([1] * len(p), [1] * len(i)) for p, i in rows], 0)
+    rows, fill = [*zip(c.prompt_ids, c.completion_ids)], _tokenizer(trainer).pad_token_id
+    ids = _wide([[fill] * (P - len(p)) + p + i for p, i in rows], fill)
+    there = _wide([[0] * (P - len(p)) + [1] * len(p + i) for p, i in rows], 0)
     return trainer._get_per_token_logps_and_entropies(
-        trainer.model, wide(rows, _tokenizer(trainer).pad_token_id), there, T,
+        trainer.model, ids.to(trainer.model.device), there.to(trainer.model.device), T,
         batch_size=trainer.args.per_device_train_batch_size)[0]
 
 def check_trl(
@@ -295,10 +275,6 @@ def _exact(trainer, captured: Captured, model: nn.Module | None = None) -> Tenso
     model = trainer.model if model is None else model
     with _as_it_was(trainer), _in_eval(model):
         return exact_log_probs(captured, _score_of(model, captured), lambda: _in_float32(model))
-
-def _copied(model: nn.Module) -> SimpleNamespace:
-    held = {k: p.detach().clone() for k, p in model.named_parameters()}
-    return SimpleNamespace(named_parameters=held.items)
 
 def _of_batch(trainer, captured: Captured, look: tuple[int, int, int]) -> list[Check]:
     "The rewards of these completions, together and each alone."
