@@ -186,13 +186,8 @@ def _boards_of(tensors: dict[str, Tensor]) -> Boards:
 
 # %% ../nbs/pretraining.ipynb #2cd32993
 def _read_shard(path: Path) -> tuple[dict[str, Tensor], dict]: # tensors; settings
+    "Right types, one row a position, possible positions, a score for each legal move; else `UserError`."
     header, tensors = read_tensors(path, "shard", "delete it and make it again with write_shards")
-    _check_columns(tensors, path)
-    settings = parse_json(header.get("settings", "{}"), f"the settings of {path}")
-    return tensors, settings if isinstance(settings, dict) else {}
-
-def _check_columns(tensors: dict[str, Tensor], path: Path):
-    "Right types, one row a position, possible positions, a score for each legal move."
     want = _shard(Boards.start(0), torch.zeros(0, dtype=torch.int16), torch.zeros(0))
     for name, x in want.items():
         if name not in tensors or tensors[name].dtype != x.dtype or tensors[name].ndim != x.ndim:
@@ -206,6 +201,8 @@ def _check_columns(tensors: dict[str, Tensor], path: Path):
     moves = boards.legal_mask().sum(1)
     if (moves != tensors["counts"]).any() or len(tensors["scores"]) != moves.sum():
         raise UserError(f"{path}: its scores are not those of its legal moves.")
+    settings = parse_json(header.get("settings", "{}"), f"the settings of {path}")
+    return tensors, settings if isinstance(settings, dict) else {}
 
 def write_shards(
     folder: str | Path,
