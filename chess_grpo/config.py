@@ -125,7 +125,12 @@ class TrainConfig(Config):
             raise UserError(f"freeze_layers is {self.freeze_layers}; the network has {self.layers} layers.")
         if self.baseline == "value" and self.credit != "step":
             raise UserError("baseline is value: the value head expects the reward of one move, so credit must be step.")
-        _check_target(self)
+        if self.target_kl and not (self.beta or self.beta_old):
+            raise UserError("target_kl is set, but neither beta nor beta_old: there is no coefficient "
+                            "to follow it.")
+        if self.target_kl and not self.beta and max(self.num_iterations, self.steps_per_generation) == 1:
+            raise UserError("target_kl is to follow the KL to the policy that sampled, and with one update a step and "
+                            "new weights at every step that is 0: set beta, num_iterations or steps_per_generation.")
 
     @cached_property
     def network(self) -> PolicyConfig: return PolicyConfig.pick(self, value_head=self.baseline == "value")
@@ -139,14 +144,6 @@ class TrainConfig(Config):
     def dtype(self) -> torch.dtype:
         "Of the policy's arithmetic, once the device is resolved."
         return torch.bfloat16 if self.bf16 else torch.float32
-
-def _check_target(c: TrainConfig):
-    if not c.target_kl or c.beta: return
-    if not c.beta_old:
-        raise UserError("target_kl is set, but neither beta nor beta_old: there is no coefficient to follow it.")
-    if max(c.num_iterations, c.steps_per_generation) == 1:
-        raise UserError("target_kl is to follow the KL to the policy that sampled, and with one update a step and new"
-                        " weights at every step that is 0: set beta, num_iterations or steps_per_generation.")
 
 # %% ../nbs/core/30_config.ipynb #88cfcb47
 def resolve_device(

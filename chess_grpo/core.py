@@ -97,12 +97,6 @@ def _remove_left_over(path: Path):
     except (OSError, OverflowError): pass    # alive, or another user's
 
 # %% ../nbs/core/00_core.ipynb #5c8c0859
-def made_folder(path: str | Path) -> Path:
-    "A folder, made if it is not there; `UserError` if it cannot be."
-    try: Path(path).mkdir(parents=True, exist_ok=True)
-    except OSError as e: raise UserError(f"{path} cannot be made ({e.strerror}): choose another folder.") from None
-    return Path(path)
-
 def _once(pairs: list[tuple]) -> dict:
     names = [k for k, _ in pairs]
     if len(set(names)) < len(names): raise ValueError("a name stands twice")

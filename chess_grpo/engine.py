@@ -369,45 +369,34 @@ _REFUSED = {
     "UCI_Chess960": "castling would be written in another way",
 }
 
-@dataclass(frozen=True)
-class _Option:
-    "An option that an engine offers."
-    kind: str    # check, spin, combo or string; a button has no value
-    least: int
-    most: int
-    words: tuple[str, ...]    # of a combo
-
-    def takes(self, value: str) -> bool:
-        if self.kind == "check": return value in ("true", "false")
-        if self.kind == "combo": return value in self.words
-        if self.kind == "string": return value.isprintable()
-        whole = re.fullmatch(r"-?\d{1,12}", value, re.ASCII)
-        return self.kind == "spin" and bool(whole) and self.least <= int(value) <= self.most
-
-def _offered(hello: str) -> dict[str, _Option]:
+def _offered(hello: str) -> dict[str, chess.engine.Option]:
     "The options in an engine's greeting."
     found = {}
     for name, kind, rest in _OPTION.findall(hello):
         least, most = (re.search(rf" {w} (-?\d+)", rest) for w in ("min", "max"))
-        words = tuple(w.split(" var ")[0].strip() for w in rest.split(" var ")[1:])
-        found[name] = _Option(kind, *(int(m[1]) if m else 0 for m in (least, most)), words)
+        words = [w.split(" var ")[0].strip() for w in rest.split(" var ")[1:]]
+        bounds = (int(m[1]) if m else 0 for m in (least, most))
+        found[name] = chess.engine.Option(name, kind, None, *bounds, words)
     return found
 
-def _checked_option(offered: dict[str, _Option], name: str, value) -> str:
+def _checked_option(offered: dict[str, chess.engine.Option], name: str, value) -> str:
     "The value as the engine reads it; `UserError` if this option does not take it."
     text = str(value).lower() if isinstance(value, bool) else str(value)
     o = offered[name]
-    if name in _REFUSED or o.kind == "button":
+    if name in _REFUSED or o.type == "button":
         why = _REFUSED.get(name, "a button has no value")
         raise UserError(f"The engine's option {name} cannot be set here: {why}.")
-    if o.takes(text): return text
-    limits = {
-        "spin": f"a whole number from {o.least} to {o.most}", "check": "true or false",
-        "combo": f"one of {', '.join(o.words)}", "string": "one line of text",
-    }
-    raise UserError(f"The engine's option {name} is {text!r}; it must be {limits[o.kind]}.")
+    whole = re.fullmatch(r"-?\d{1,12}", text, re.ASCII)
+    takes, limit = {
+        "spin": (whole and o.min <= int(text) <= o.max, f"a whole number from {o.min} to {o.max}"),
+        "check": (text in ("true", "false"), "true or false"),
+        "combo": (text in o.var, f"one of {', '.join(o.var)}"),
+        "string": (text.isprintable(), "one line of text"),
+    }[o.type]
+    if takes: return text
+    raise UserError(f"The engine's option {name} is {text!r}; it must be {limit}.")
 
-def _checked_options(offered: dict[str, _Option], options: dict, path: str) -> str:
+def _checked_options(offered: dict[str, chess.engine.Option], options: dict, path: str) -> str:
     "The commands that set options."
     out = ""
     for name, value in options.items():

@@ -80,7 +80,7 @@ from pathlib import Path
 from typing import Sequence
 
 from chess_grpo.core import (
-    UserError, data_path, generator, made_folder, parse_json, read_tensors, write_tensors
+    UserError, data_path, generator, parse_json, read_tensors, write_tensors
 )
 from .log import progress_bar
 from .rollout import start_scoring
@@ -144,17 +144,6 @@ def _play_on(
     chance, best = torch.where(mask, noise, -1), value + noise / 2
     return boards.push(torch.where(at_random[:, None], chance, best).argmax(1))
 
-def _replace_over(
-    boards: Boards, # N
-    stock: Boards, # new games: many cost little more than a few
-    more, # makes new games, when the stock is too small
-) -> tuple[Boards, Boards]: # N, and the stock that is left
-    over = (boards.outcome() != 0) | (boards.halfmove >= 40)
-    n = int(over.sum())
-    if not n: return boards, stock
-    if n > len(stock): stock = Boards.cat([stock, more()])
-    return put_rows(boards, over, stock[:n]), stock[n:]
-
 def make_shard(
     seed: int,
     index: int, # of the shard: same seed, index and settings, same shard
@@ -167,7 +156,7 @@ def make_shard(
 ) -> dict[str, Tensor]: # the columns of its boards, without their past; scores; counts
     "Play and label; no position twice."
     g = generator(seed * 1_000_003 + index)
-    stock = _new_games(games + positions // 4, g, exclude)
+    stock = _new_games(games + positions // 4, g, exclude)    # many cost little more than a few
     boards, stock = stock[:games], stock[games:]
     seen = torch.zeros(0, dtype=torch.int64) if exclude is None else exclude
     parts, found = [], 0
@@ -179,7 +168,10 @@ def make_shard(
         found += int(keep.sum())
         seen = torch.cat([seen, keys[keep]])
         boards = _play_on(boards, packed, random_moves, g)
-        boards, stock = _replace_over(boards, stock, lambda: _new_games(games, g, exclude))
+        over = (boards.outcome() != 0) | (boards.halfmove >= 40)
+        n = int(over.sum())
+        if n > len(stock): stock = Boards.cat([stock, _new_games(games, g, exclude)])
+        if n: boards, stock = put_rows(boards, over, stock[:n]), stock[n:]
     boards, scores, counts = zip(*parts)
     counts = torch.cat(counts)[:positions]
     return _shard(Boards.cat(boards)[:positions], torch.cat(scores)[:int(counts.sum())], counts)
@@ -193,17 +185,9 @@ def _boards_of(tensors: dict[str, Tensor]) -> Boards:
     return Boards(**{c: tensors[c] for c in _COLUMNS}, keys=torch.zeros(len(tensors["turn"]), 0).long())
 
 # %% ../nbs/pretraining.ipynb #2cd32993
-def _write_shard(path: Path, tensors: dict[str, Tensor], settings: dict):
-    write_tensors(path, "shard", tensors, {"settings": json.dumps(settings)})
-
 def _read_shard(path: Path) -> tuple[dict[str, Tensor], dict]: # tensors; settings
+    "Right types, one row a position, possible positions, a score for each legal move; else `UserError`."
     header, tensors = read_tensors(path, "shard", "delete it and make it again with write_shards")
-    _check_columns(tensors, path)
-    settings = parse_json(header.get("settings", "{}"), f"the settings of {path}")
-    return tensors, settings if isinstance(settings, dict) else {}
-
-def _check_columns(tensors: dict[str, Tensor], path: Path):
-    "Right types, one row a position, possible positions, a score for each legal move."
     want = _shard(Boards.start(0), torch.zeros(0, dtype=torch.int16), torch.zeros(0))
     for name, x in want.items():
         if name not in tensors or tensors[name].dtype != x.dtype or tensors[name].ndim != x.ndim:
@@ -217,6 +201,8 @@ def _check_columns(tensors: dict[str, Tensor], path: Path):
     moves = boards.legal_mask().sum(1)
     if (moves != tensors["counts"]).any() or len(tensors["scores"]) != moves.sum():
         raise UserError(f"{path}: its scores are not those of its legal moves.")
+    settings = parse_json(header.get("settings", "{}"), f"the settings of {path}")
+    return tensors, settings if isinstance(settings, dict) else {}
 
 def write_shards(
     folder: str | Path,
@@ -227,13 +213,13 @@ def write_shards(
     **how, # positions, games, depth, random_moves and exclude, as in make_shard
 ) -> Path:
     "Make what is missing; what is there must have been made with the same settings."
-    folder = made_folder(folder)
+    folder = Path(folder)
     settings = {"seed": seed, "engine": engine.name} | {k: v for k, v in how.items() if k != "exclude"}
     def made(i: int) -> dict[str, Tensor]: # by a fleet, where its engines are
         return engine.shard(seed, i, **how) if hasattr(engine, "shard") else make_shard(seed, i, engine, **how)
     def make(i: int):
         path = folder/f"shard_{i:05d}.safetensors"
-        if not path.exists(): _write_shard(path, made(i), settings)
+        if not path.exists(): write_tensors(path, "shard", made(i), {"settings": json.dumps(settings)})
         was = _read_shard(path)[1]
         if was != settings:
             raise UserError(f"{path} was made with {was}, not with {settings}: choose another "
@@ -300,8 +286,8 @@ def save_labelled(
 ):
     "Keep labelled positions as a shard."
     mask = labelled.boards.legal_mask()
-    packed = pack_scores(labelled.scores[mask])
-    _write_shard(Path(path), _shard(labelled.boards, packed, mask.sum(1)), {"engine": engine.name, "depth": depth})
+    tensors = _shard(labelled.boards, pack_scores(labelled.scores[mask]), mask.sum(1))
+    write_tensors(path, "shard", tensors, {"settings": json.dumps({"engine": engine.name, "depth": depth})})
 
 def _kept(name: str) -> Labelled: # of data/
     shards = Shards.open([data_path(f"{name}.safetensors")])

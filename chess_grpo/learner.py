@@ -165,8 +165,10 @@ class Learner:
     def objective(self, batch: Batch, loss: LossConfig) -> "Objective":
         "The loss of a batch at the present weights, with its parts."
         new = batch.output or self.compute_log_probs(self.model, batch.samples, batch.scoring)
-        error = None if new.values is None else self._value_error(new.values, batch)
-        ref, advantages = self._reference(batch, loss), self.advantages_of(batch, new)
+        ref, advantages = None, self.advantages_of(batch, new)
+        if self.reference is not None and (loss.beta or self.watch_reference):
+            with torch.no_grad():
+                ref = self.compute_log_probs(self.reference, batch.samples, batch.reference_scoring)
         old = new.log_probs.detach() if batch.old_log_probs is None else batch.old_log_probs
         to_ref = new.kl(ref) if ref and loss.kl_estimator == "exact" else None
         count = (batch.mask if loss.loss_type == "dapo" else batch.mask.any(2)).sum()
@@ -175,7 +177,11 @@ class Learner:
             new.log_probs, old, advantages, batch.mask, loss, new.entropy,
             ref and ref.log_probs, kl_ref=to_ref, kl_old=to_old, total=self._whole(count)
         )
-        if error is not None: value = self._with_value(record, error)
+        if new.values is not None:
+            error = aggregate((new.values - batch.rewards) ** 2, batch.mask, total=self._whole(batch.mask.sum()))
+            record.terms["value"] = Term(error, self.vf_coef, "squared error of the value head")
+            value = record.loss
+            record.metrics.update({"value_loss": error.detach(), "loss": value.detach()})
         return Objective(value, record, new, advantages)
 
 # %% ../nbs/core/22_learner.ipynb #91b77946
@@ -189,11 +195,6 @@ class Objective:
 
 # %% ../nbs/core/22_learner.ipynb #e9c9378b
 @patch
-def _reference(self: Learner, batch: Batch, loss: LossConfig) -> PolicyOutput | None:
-    if self.reference is None or not (loss.beta or self.watch_reference): return None
-    with torch.no_grad(): return self.compute_log_probs(self.reference, batch.samples, batch.reference_scoring)
-
-@patch
 def advantages_of(self: Learner, batch: Batch, new: PolicyOutput) -> Tensor: # [B,G,T]
     "The advantages of a batch."
     expected = None if new.values is None else new.values.detach()
@@ -203,18 +204,6 @@ def advantages_of(self: Learner, batch: Batch, new: PolicyOutput) -> Tensor: # [
 def _whole(self: Learner, count: Tensor) -> float | None:
     "The mean share of a process of what the whole batch counts; None = there is one process."
     return None if self.world.size == 1 else self.world.sum(count).item() / self.world.size
-
-@patch
-def _value_error(self: Learner, values: Tensor, batch: Batch) -> Tensor: # scalar
-    return aggregate((values - batch.rewards) ** 2, batch.mask, total=self._whole(batch.mask.sum()))
-
-@patch
-def _with_value(self: Learner, record: LossRecord, error: Tensor) -> Tensor:
-    "The value head's squared error is one term more."
-    record.terms["value"] = Term(error, self.vf_coef, "squared error of the value head")
-    loss = record.loss
-    record.metrics.update({"value_loss": error.detach(), "loss": loss.detach()})
-    return loss
 
 # %% ../nbs/core/22_learner.ipynb #f89bd3c7
 @contextmanager

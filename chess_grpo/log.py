@@ -16,7 +16,6 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Callable
@@ -68,15 +67,9 @@ def progress_bar(*given, **how) -> tqdm: # as those of tqdm
     seen = sys.stderr.isatty() or "ipykernel" in sys.modules
     return tqdm(*given, **how, mininterval=0.1 if seen else 30)
 
-@contextmanager
-def interruptible():
+class interruptible(StopSignal):
     "SIGTERM and SIGHUP interrupt, as Ctrl-C does."
-    def interrupt(number, frame): raise KeyboardInterrupt
-    try: old = {s: signal.signal(s, interrupt) for s in _handled()}
-    except ValueError: old = {}    # not the main thread
-    try: yield
-    finally:
-        for s, handler in old.items(): signal.signal(s, handler)
+    _ask = StopSignal._now
 
 # %% ../nbs/core/03_log.ipynb #a22146a1
 def new_folder(name: str, root: Path = Path("runs")) -> Path:

@@ -120,7 +120,10 @@ def random_starts(
         _deal(pool, parts, share, keep)
         if all(sum(map(len, p)) >= share for p in parts.values()): break
         known = torch.cat([known, pool.key()])
-    else: raise _too_few(parts, share)
+    else:
+        found = ", ".join(f"{sum(map(len, p))} {name}s" for name, p in parts.items())
+        raise UserError(f"Of random play, too few positions will do: {found} were found,"
+                        f" and {share} of each are needed; allow more, or ask for fewer.")
     boards = Boards.cat([Boards.cat(p)[:share] for p in parts.values()])
     return boards[torch.randperm(len(boards), generator=generator)[:n]]
 
@@ -131,11 +134,6 @@ def _deal(pool: Boards, parts: dict[str, list[Boards]], share: int, keep):
     for name, (low, high) in PHASES.items():
         found = pool[(count >= low) & (count <= high)][:share]
         parts[name].append(found if keep is None else found[keep(found)])
-
-def _too_few(parts: dict[str, list[Boards]], share: int) -> UserError:
-    found = ", ".join(f"{sum(map(len, p))} {name}s" for name, p in parts.items())
-    return UserError(f"Of random play, too few positions will do: {found} were found,"
-                     f" and {share} of each are needed; allow more, or ask for fewer.")
 
 # %% ../nbs/core/14_positions.ipynb #a42cfc0a
 @dataclass(frozen=True)
@@ -161,13 +159,11 @@ def random_endings(
     n: int, # how many
     generator: torch.Generator,
     exclude: Tensor | None = None, # [K] keys of positions that must not be among them
-    strong: Sequence[str] = STRONG, # pieces of the strong side, beside its king
-    weak: Sequence[str] = WEAK, # and of the weak one
 ) -> Boards: # [n] valid positions, the strong side to move, of either colour
     "One side is far ahead: mates to be found, and stalemates to be avoided."
     parts, found = [], 0
     while not parts or found < n:
-        boards = _place(2 * n + 16, generator, strong, weak)
+        boards = _place(2 * n + 16, generator)
         in_check = replace(boards, turn=~boards.turn).legal().check    # the side that has just moved
         boards = boards[(boards.outcome() == 0) & ~in_check]
         if exclude is not None: boards = boards[~torch.isin(boards.key(), exclude)]
@@ -178,9 +174,9 @@ def random_endings(
 # %% ../nbs/core/14_positions.ipynb #f1473f17
 _RIM = ~0x00FFFFFFFFFFFF00    # ranks 1 and 8
 
-def _place(n: int, generator: torch.Generator, strong: Sequence[str], weak: Sequence[str]) -> Boards:
+def _place(n: int, generator: torch.Generator) -> Boards:
     "Pieces on random squares; kings apart, pawns on ranks 2 to 7; not all of them valid."
-    kind = _material(n, generator, strong, weak)    # [n,most]
+    kind = _material(n, generator)    # [n,most]
     square = torch.rand(n, 64, generator=generator).argsort(1)[:, :kind.shape[1]]
     bits = _bit_boards(kind, square)
     bits = bits[_kings_apart(kind, square) & (bits[:, 0] & _RIM == 0)]
@@ -192,13 +188,11 @@ def _place(n: int, generator: torch.Generator, strong: Sequence[str], weak: Sequ
         keys=zero[:, None][:, :0]
     )
 
-def _material(
-    n: int, generator: torch.Generator, strong: Sequence[str], weak: Sequence[str]
-) -> Tensor: # [n,most], index into PIECES, 0 = none
+def _material(n: int, generator: torch.Generator) -> Tensor: # [n,most], index into PIECES, 0 = none
     "Who has what: the strong side as White, then the weak side, then nothing."
-    first = torch.randint(len(strong), (n,), generator=generator).tolist()
-    second = torch.randint(len(weak), (n,), generator=generator).tolist()
-    sides = [f"K{strong[a]}k{weak[b].lower()}" for a, b in zip(first, second)]
+    first = torch.randint(len(STRONG), (n,), generator=generator).tolist()
+    second = torch.randint(len(WEAK), (n,), generator=generator).tolist()
+    sides = [f"K{STRONG[a]}k{WEAK[b].lower()}" for a, b in zip(first, second)]
     most = max(map(len, sides))
     return torch.tensor([[PIECES.index(piece) for piece in s.ljust(most, ".")] for s in sides])
 
@@ -343,18 +337,6 @@ def step(self: LiveGames,
     mated = outcome == chess.Termination.CHECKMATE.value    # by the policy, if no reply followed
     return torch.where(mated, (~on).float(), 0.5)[ended]
 
-# %% ../nbs/core/14_positions.ipynb #2fe8aa8b
-@patch
-def state(self: LiveGames) -> dict[str, Tensor]:
-    "For a checkpoint."
-    return {"age": self.age, **_columns(self.boards)}
-
-@patch
-def load(self: LiveGames, state: dict[str, Tensor]):
-    "From a checkpoint."
-    self.age = state["age"]
-    self.boards = Boards(**{f.name: state[f.name] for f in fields(Boards)})
-
 # %% ../nbs/core/14_positions.ipynb #f5981f19
 @dataclass(frozen=True)
 class PositionConfig(Config):
@@ -422,11 +404,12 @@ def play_on(self: Starts,
 @patch
 def state(self: Starts) -> dict[str, Tensor]:
     "For a checkpoint."
-    live = {f"live.{k}": v.clone() for k, v in self.live.state().items()}
-    return {"generator.games": self.generator.get_state()} | live
+    live = {"age": self.live.age} | _columns(self.live.boards)
+    return {"generator.games": self.generator.get_state()} | {f"live.{k}": v.clone() for k, v in live.items()}
 
 @patch
 def load(self: Starts, state: dict[str, Tensor]):
     "From a checkpoint."
     self.generator.set_state(state["generator.games"])
-    self.live.load({k[5:]: v for k, v in state.items() if k.startswith("live.")})
+    self.live.age = state["live.age"]
+    self.live.boards = Boards(**{f.name: state[f"live.{f.name}"] for f in fields(Boards)})

@@ -32,7 +32,7 @@ from chess_grpo.model import (
     PolicyConfig, PolicyNetwork, autocast, masked_log_probs, new_policy, save_policy, start_from
 )
 from .rewards import graded
-from .schema import Config, key, same
+from .schema import key, same
 
 # %% ../nbs/pretraining.ipynb #9a000005
 #| eval: false
@@ -107,8 +107,8 @@ def _validate(policy: PolicyNetwork, lessons: Batch) -> dict[str, float]: # held
 
 # %% ../nbs/pretraining.ipynb #a42cfc0a
 @dataclass(frozen=True)
-class PretrainConfig(Config):
-    "What a pretraining run is."
+class PretrainConfig(PolicyConfig):
+    "What a pretraining run is; the shape of its network first."
     run_name: str = key("", "the run is kept in runs/NAME; empty = chess-grpo-DATE-TIME-xxxx")
     shards: str = key("runs/shards", "a folder of labelled positions")
     positions: int = key(100_000, "to label first if that folder has none, in shards of 4,096", least=1)
@@ -120,13 +120,6 @@ class PretrainConfig(Config):
     target: str = key("soft", "soft: all moves by their score; best: the best ones", choices=("soft", "best"))
     target_temperature: float = key(0.1, "of soft, in reward", above=0)
     smoothing: float = key(0.0, "share of the target that is spread over the legal moves", least=0, below=1)
-    width: int = same(PolicyConfig, "width")
-    layers: int = same(PolicyConfig, "layers")
-    heads: int = same(PolicyConfig, "heads")
-    expansion: int = same(PolicyConfig, "expansion")
-    dropout: float = same(PolicyConfig, "dropout")
-    value_head: bool = same(PolicyConfig, "value_head")
-    architecture: str = same(PolicyConfig, "architecture")
     optimizer: str = key("muon", "of the weight matrices; all other weights have AdamW", choices=("muon", "adamw"))
     learning_rate: float = key(2e-3, "of AdamW, at its highest; Muon's is ten times that", above=0)
     weight_decay: float = key(0.05, "of both optimisers", least=0)
@@ -141,7 +134,6 @@ class PretrainConfig(Config):
     def __post_init__(self):
         super().__post_init__()
         if self.run_name: folder_name(self.run_name)
-        self.network    # checks itself
 
     @property
     def network(self) -> PolicyConfig: return PolicyConfig.pick(self)

@@ -128,7 +128,6 @@ def sample(
     expert_prob: float = 0.0, # probability that the engine chooses a rival's move
     expert_depth: int = 4, # plies the expert searches
     root_noise: float = 0.0, # ε, weight of Dirichlet noise at the first ply
-    root_alpha: float = 0.3, # α of that noise
     # keep the forward pass, with its gradient at the plies of who moves first, for a learner at the same weights
     keep: bool = False,
 ) -> Rollout:
@@ -142,15 +141,18 @@ def sample(
     n, device = len(boards) * num_generations, boards.turn.device
     group = torch.arange(n, device=device) // num_generations
     alive, over = torch.ones(n, dtype=torch.bool, device=device), torch.zeros_like(boards.turn)
-    expert = _Expert(engine, generator, expert_prob, expert_depth, device)
-    now, plies, no_expert = boards, [], ~alive
+    now, plies, no_expert, waited = boards, [], ~alive, 0.0
     with ThreadPoolExecutor(1) as scribe:
         for t in range(rollout_plies):    # shapes stay: games that are over stand still, and do not count
             with torch.set_grad_enabled(keep and t % 2 == 0): every = policy.log_probs(now, temperature, over)
             lp = every.detach()
-            if t == 0 and root_noise: lp = with_noise(lp, root_noise, root_alpha, generator)
+            if t == 0 and root_noise: lp = with_noise(lp, root_noise, 0.3, generator)
             a = sample_actions(lp, num_generations if t == 0 else 1, generator)
-            by_engine = expert.correct(a, now, alive) if t % 2 and expert_prob else no_expert
+            by_engine = no_expert
+            if t % 2 and expert_prob:
+                luck = torch.rand(n, generator=generator, device=generator.device).to(device)
+                by_engine = (luck < expert_prob) & alive
+                waited += _put_expert(a, by_engine, now, engine, expert_depth)
             state = replace(now) if rollout_plies > 1 else now    # without its legal moves, which are large
             plies.append(_Ply(state, a.flatten(), lp.gather(1, a).flatten(), alive, by_engine, every if keep else None))
             after = (now.repeat(num_generations) if t == 0 else now).push(a.flatten())
@@ -159,7 +161,7 @@ def sample(
             if engine: plies[-1].scores = start_scoring(engine, now, group, search_depth, outcome, alive, scribe)
             over = outcome != 0
             alive = ~over
-        return _joined(plies, (len(boards), num_generations), reward, temperature, expert.waited)
+        return _joined(plies, (len(boards), num_generations), reward, temperature, waited)
 
 # %% ../nbs/core/20_rollout.ipynb #81dea107
 @dataclass(eq=False)
@@ -205,22 +207,13 @@ def _joined(plies: list[_Ply], shape: tuple[int, int], reward, temperature: floa
                    table("by_engine"), temperature, waited + time.perf_counter() - start, every)
 
 # %% ../nbs/core/20_rollout.ipynb #c50bf350
-class _Expert:
-    "The engine in the rival's place, at some plies."
-    def __init__(self, engine, generator, prob: float, depth: int, where):
-        self.engine, self.generator, self.prob, self.depth = engine, generator, prob, depth
-        self.waited, self.where = 0.0, where
-
-    def correct(self, actions: Tensor, now: Boards, alive: Tensor) -> Tensor: # [n] bool, True = changed
-        "Replace sampled moves by the engine's."
-        luck = torch.rand(len(alive), generator=self.generator, device=self.generator.device).to(self.where)
-        by_engine = (luck < self.prob) & alive
-        start = time.perf_counter()
-        moves = self.engine.best_moves(now[by_engine].fens(), f"go depth {self.depth}")
-        self.waited += time.perf_counter() - start
-        chosen = torch.tensor([ACTIONS[m] for m in moves], dtype=torch.int64)
-        actions[by_engine, 0] = chosen.to(actions.device)
-        return by_engine
+def _put_expert(actions: Tensor, rows: Tensor, now: Boards, engine: EnginePool, depth: int) -> float: # seconds waited
+    "Replace sampled moves by the engine's, in some rows."
+    start = time.perf_counter()
+    moves = engine.best_moves(now[rows].fens(), f"go depth {depth}")
+    waited = time.perf_counter() - start
+    actions[rows, 0] = torch.tensor([ACTIONS[m] for m in moves], dtype=torch.int64).to(actions.device)
+    return waited
 
 # %% ../nbs/core/20_rollout.ipynb #11482e0b
 def with_noise(

@@ -120,10 +120,10 @@ class Config:
 
     def options(self) -> str:
         "What differs from the defaults, as `read_word` takes it on a command line."
-        def word(value) -> str:
-            if isinstance(value, bool): return "yes" if value else "no"
-            return "none" if value is None else shlex.quote(str(value))
-        return " ".join(f"--{k} {word(getattr(self, k))}" for k in self.differs(type(self)()))
+        return " ".join(f"--{k} {shlex.quote(_word(getattr(self, k)))}" for k in self.differs(type(self)()))
+
+def _word(value) -> str: # as `read_word` takes it
+    return ("yes" if value else "no") if isinstance(value, bool) else "none" if value is None else str(value)
 
 # %% ../nbs/core/01_schema.ipynb #75b167ce
 def read_word(
@@ -133,21 +133,15 @@ def read_word(
     "The value of a key from a word of the command line."
     kind, optional = _kind(f)
     if optional and word.lower() in ("none", ""): return None
-    if kind is bool: return _yes_no(f, word)
-    try: return kind(word)
-    except ValueError:
-        named = {int: "a whole number", float: "a number"}[kind]
+    try: return _YES_NO[word.lower()] if kind is bool else kind(word)
+    except (KeyError, ValueError):
+        named = {int: "a whole number", float: "a number", bool: "yes or no"}[kind]
         raise UserError(f"{f.name} is {word!r}; it must be {named}.") from None
 
-def _yes_no(f: Field, word: str) -> bool:
-    if word.lower() in ("true", "yes", "1"): return True
-    if word.lower() in ("false", "no", "0"): return False
-    raise UserError(f"{f.name} is {word!r}; it must be yes or no.")
+_YES_NO = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 def help_of(f: Field) -> str:
     "Help, unit, choices and default in one line."
     about = f.metadata["help"] + (f", {f.metadata['unit']}" if f.metadata["unit"] else "")
     if _choices(f): about += f" ({', '.join(_choices(f))})"
-    plain = f.default if f.default is None or isinstance(f.default, bool) else str(f.default)
-    default = {None: "none", True: "yes", False: "no"}.get(plain, plain)
-    return f"{about} [{default}]"
+    return f"{about} [{_word(f.default)}]"

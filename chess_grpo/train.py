@@ -678,25 +678,22 @@ def card(self: Trainer) -> dict:
 def load(self: Trainer, path: Path):
     "Resume from a state.safetensors of a run with the same configuration."
     header, tensors = read_tensors(path, "state", "resume from another copy, or begin again")
-    try: step, scored = _check_same(self, header, path)
-    except (KeyError, ValueError) as e:
-        raise e if isinstance(e, UserError) else _not_of_a_run(path, e) from None
+    own = part_of(tensors, f"process{self.world.rank}")
+    try:
+        step, scored = _check_same(self, header, path)
+        self.move_generator.set_state(own["generator.moves"])
+        self.starts.load(own)
+        self.controls.load(parse_json(header["guards"], path))
+    except UserError: raise
+    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as e:
+        raise UserError(f"{path} is not the checkpoint of a run ({type(e).__name__}: {e}); name "
+                        "the folder that chess-grpo train made.") from None
     load_training(self.policy, self.learner.optimizers, tensors, where=str(path))
     for name, network in (("reference", self.reference), ("sampler", self.sampler)):
         if part := part_of(tensors, name): load_weights(network, part, str(path))
     self.controls.good = part_of(tensors, "good") or None
-    own = part_of(tensors, f"process{self.world.rank}")
-    try:
-        self.move_generator.set_state(own["generator.moves"])
-        self.starts.load(own)
-        self.controls.load(parse_json(header["guards"], path))
-    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as e: raise _not_of_a_run(path, e) from None
     self.global_step = self.last_saved_step = step
     self.evaluated = (0 if self.world.rank else scored) - self.engine.evaluated
-
-def _not_of_a_run(path: Path, why: Exception) -> UserError:
-    return UserError(f"{path} is not the checkpoint of a run ({type(why).__name__}: {why}); name "
-                     "the folder that chess-grpo train made.")
 
 def _differing(a: TrainConfig, b: TrainConfig) -> list[str]: return [k for k in a.differs(b) if k not in RESUMABLE]
 
@@ -821,13 +818,7 @@ class _Run:
 
     def resumed(self, folder: Path) -> Trainer:
         self.folder = folder
-        trainer = resumed_trainer(self.config, self.engine, folder, self.kind)
-        self.keep_config()
-        return trainer
-
-    def keep_config(self):
-        "config.json, from which the run is resumed."
-        if not self.world.rank: keep_config(self.folder, self.config, engine=self.engine.name)
+        return resumed_trainer(self.config, self.engine, folder, self.kind)
 
     def begun(self, root: Path) -> Trainer:
         "A new trainer, if the preflight lets it begin, and a new folder."
@@ -836,7 +827,6 @@ class _Run:
         self.folder = Path(self.world.all("" if self.world.rank else str(new_folder(self.config.run_name, root)))[0])
         if self.config.run_name not in ("", self.folder.name):
             self.print(f"{root/self.config.run_name} is there already: this run is kept in {self.folder}")
-        self.keep_config()
         trainer.save(self.folder)
         return trainer
 
@@ -864,7 +854,8 @@ def finish(self: _Run, trainer: Trainer) -> RunResult:
 
 @patch
 def to_the_end(self: _Run, trainer: Trainer, log: Log):
-    "All steps and a checkpoint; a run that ends early says what it keeps."
+    "config.json, all steps, and a checkpoint; a run that ends early says what it keeps."
+    if not self.world.rank: keep_config(self.folder, self.config, engine=self.engine.name)
     kept = f"{self.folder} keeps the checkpoint of step"
     try:
         self.steps(trainer, log)

@@ -16,7 +16,7 @@ from tqdm.auto import tqdm
 
 from .. import __version__
 from ..board import MOVES
-from ..core import UserError, made_folder, write_whole
+from ..core import UserError, write_whole
 from ..labels import load_validation, Shards, unpack_scores
 from ..evaluate import move_quality
 from ..model import PolicyNetwork, load_policy, read_card, save_policy
@@ -167,7 +167,6 @@ def write_label_dataset(
     "Shards as a data set that `datasets.load_dataset` reads, with a card."
     every, folder = Shards.read(shards), Path(folder)
     if folder.exists() and any(folder.iterdir()): raise UserError(f"{folder} is not empty: choose another folder.")
-    made_folder(folder/"data")
     kinds = {"moves": Value("string"), "cp": Value("int16"), "mate": Value("int16")}
     features = Features({"fen": Value("string")} | {k: List(v) for k, v in kinds.items()})
     for i, some in enumerate(tqdm(torch.arange(len(every)).split(rows), desc=f"{folder}", disable=not progress)):

@@ -371,7 +371,6 @@ class _TextRun(_Run):
         self.folder = folder
         trainer = self.kind(self.config, self.engine)
         trainer.load(folder/"state.safetensors")
-        self.keep_config()
         return trainer
 
     def check_first(self, trainer: TextTrainer):
