@@ -278,7 +278,7 @@ class Legal(NamedTuple):
     planes: Tensor    # [67,N] int64, from-squares of legal moves by plane
     check: Tensor     # [N] bool, True = the mover is in check
     ep: Tensor        # [N] bool, True = an en-passant capture is legal
-    # [2,5,N] int64, squares attacked by the mover's and the rival's pawns, minor pieces, rooks,
+    # [2,5,N] int64, squares attacked by the mover's and rival's pawns, minor pieces, rooks,
     # queens, king; the other king lifted off
     attacked: Tensor
     # [4,N] int64, squares in line with the rival's king by rank or file, by diagonal, by knight's
@@ -318,7 +318,7 @@ class _Sight(NamedTuple):
     rays: Tensor
 
 def _sight(v: _View, t: _Tables) -> _Sight:
-    "A side's king is lifted off for the other side's rays: he does not hide in his own shadow."
+    "A side's king is lifted off for the other side's rays: he does not hide in his shadow."
     steps = torch.stack([v.walkers, v.pawns & v.opp, v.king, v.rival, v.ep])
     jumps = torch.stack([v.knights & v.own, v.knights & v.opp, v.king, v.rival])
     steps, jumps = _shift(steps[:, None], 1, t), _or(_jumps(jumps[:, None], t))
@@ -388,7 +388,7 @@ def _castle(v: _View, rooks: Tensor, attacked: Tensor, t: _Tables) -> Tensor: # 
     return torch.where(can, v.king, 0)
 
 def _single_steps(v: _View, m: _Masks, attacked: Tensor, t: _Tables) -> tuple[Tensor, Tensor]:
-    "From-squares by direction, both [8,N]: of the king's steps, of the pawns', promotions too."
+    "From-squares by direction, both [8,N]: of the king's steps, the pawns', promotions too."
     pawns = (v.empty & t.ahead | v.opp & t.takes) & m.target
     king, one = _back(torch.stack([(~(v.own | attacked)).expand(8, -1), pawns]), 1, t)
     one = one & v.walkers & m.free
@@ -474,7 +474,7 @@ def _map(self: Boards, f) -> Boards:
 
 @patch
 def __getitem__(self: Boards, i) -> Boards:
-    "Some of the boards, by mask, slice or index tensor; their legal moves come along if known."
+    "Some of the boards, by mask, slice or index tensor; legal moves come along if known."
     if isinstance(i, Tensor) and i.dtype == torch.bool: i = i.nonzero()[:, 0]
     out = self._map(lambda x: x[i])
     if "_legal" in self.__dict__: out._legal = Legal(*(x[..., i] for x in self._legal))
@@ -624,7 +624,7 @@ def _ep_possible(self: Boards) -> Tensor: # [N] bool
 
 @patch
 def possible(self: Boards) -> Tensor: # [N] bool
-    "True = the position may stand on a board; checks that no move can give are not looked for."
+    "True = it may stand on a board; checks that no move can give are not looked for."
     *kinds, white, black = self.bits.unbind(1)
     pieces, pawns, kings = white | black, kinds[0], kinds[5]
     def few(side: Tensor) -> Tensor:
@@ -715,7 +715,7 @@ def _remember(after: Boards, reversible: Tensor) -> Boards:
     return after
 
 @patch
-def repetitions(self: Boards) -> Tensor: # [N] int64, 1 = the first time; 0 = no history is kept
+def repetitions(self: Boards) -> Tensor: # [N] int64, 1 = the first time; 0 = no history kept
     "How often the present position has been on the board."
     return (self.keys == self.keys[:, :1]).sum(1)
 
@@ -752,7 +752,7 @@ def _ended(planes: Tensor, check: Tensor, bits: Tensor, halfmove: Tensor, repeti
 
 @patch
 def outcome(self: Boards) -> Tensor: # [N] int64, a value of chess.Termination, 0 = the game goes on
-    "How each game has ended, if it has; draws that a player would have to claim do not end it."
+    "How each game ended, if it has; draws that a player would have to claim do not end it."
     legal, ended = self.legal(), _best_of(_ended, self)
     return ended(legal.planes, legal.check, self.bits, self.halfmove, self.repetitions(), _tables(self.device))
 
@@ -826,7 +826,7 @@ def tokens(self: Boards, attacks: bool = True) -> Tensor: # [N,64] int16 in 0..4
     return _best_of(_told, self)(legal.seen, legal.ep, legal.attacked, legal.aim, t)
 
 # %% ../nbs/core/10_board.ipynb #261eeb6d
-def _choose(so, a, b): return torch.where(so, a, b) if isinstance(so, Tensor) else a if so else b
+def _choose(c, a, b): return torch.where(c, a, b) if isinstance(c, Tensor) else a if c else b
 
 class _Rows(np.ndarray):
     "Tensors [...,N] as an array [...,1] of tensors [N] and numbers."
@@ -878,7 +878,7 @@ _N = 37    # a size that no table has
 _FUSE = {"max_fusion_size": 10**6, "max_pointwise_cat_inputs": 0}    # all in one loop
 _SMALL = {"realize_opcount_threshold": 8, "realize_reads_threshold": 2}    # of many small parts: quicker to compile
 
-_INDEXED = "moves", "ends", "byte", "bit"    # tables that stay tensors
+_KEPT = "moves", "ends", "byte", "bit"    # tables that stay tensors
 
 def _traced(f: Callable, given: tuple) -> torch.fx.GraphModule: # of what it gets and the tables that are indexed
     "A function of any number of boards, with each row a tensor of its own."
@@ -886,18 +886,18 @@ def _traced(f: Callable, given: tuple) -> torch.fx.GraphModule: # of what it get
     shapes = [tuple(1 if n == _N else n for n in x.shape) for x in tensors]
     numbers = _Tables(*map(_numbers, t))
     def flat(*xs):
-        xs, now = xs[:len(tensors)], numbers._replace(**dict(zip(_INDEXED, xs[len(tensors):])))
+        xs, now = xs[:len(tensors)], numbers._replace(**dict(zip(_KEPT, xs[len(tensors):])))
         if f is _mask: return [_mask_at_once(*xs, now)]
         out = f(*map(_rows, xs, shapes), now)
         return [*map(_packed, out)] if type(out) in (tuple, Legal) else [_packed(out)]
     make_fx = importlib.import_module("torch.fx.experimental.proxy_tensor").make_fx    # slow to load
-    graph = make_fx(flat, tracing_mode="symbolic")(*tensors, *(getattr(t, k) for k in _INDEXED))
+    graph = make_fx(flat, tracing_mode="symbolic")(*tensors, *(getattr(t, k) for k in _KEPT))
     graph.graph.eliminate_dead_code()
     graph.recompile()
     return graph
 
 def _fused(f: Callable, given: tuple) -> Callable:
-    graph, like, tables = _traced(f, given), f(*given), [getattr(given[-1], k) for k in _INDEXED]
+    graph, like, tables = _traced(f, given), f(*given), [getattr(given[-1], k) for k in _KEPT]
     inputs = [x.meta["val"] for x in graph.graph.nodes if x.op == "placeholder"]
     compiler = importlib.import_module("torch._inductor")
     how = _FUSE | _SMALL if f is _rules else _FUSE

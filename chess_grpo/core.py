@@ -133,7 +133,7 @@ def fast_bf16(device: str) -> bool:
 
 # %% ../nbs/core/00_core.ipynb #b6fc7c71
 def patch(f=None, as_prop: bool = False):
-    "Add `f` to the class that its first argument is annotated with; `as_prop` = as a property."
+    "Add `f` to the class that its first argument is annotated with; `as_prop` = a property."
     if f is None: return lambda g: patch(g, as_prop)
     cls = next(iter(f.__annotations__.values()))
     f.__qualname__ = f"{cls.__name__}.{f.__name__}"

@@ -477,7 +477,7 @@ def _answers(self: _Process, unit: _Unit) -> bytes | None:
 
 @patch
 def collect(self: _Process):
-    "Wait for answers; complete units go to `finished`, also when what follows them is a fault."
+    "Wait for answers; complete units go to `finished`, also when what follows is a fault."
     if self.ahead * self.pace > 0.001:
         time.sleep(min(self.HORIZON, self.ahead * self.pace) / 2)
     data = self._read()
@@ -656,7 +656,7 @@ def _stop(work, closed, threads, live):
         if t.ident and t is not threading.current_thread(): t.join(5)
 
 # %% ../nbs/core/11_engine.ipynb #74d147c4
-def _alone(fens: Sequence[str], many: int) -> Iterator[dict[str, list[int]]]: # FEN -> its places
+def _alone(fens: Sequence[str], many: int) -> Iterator[dict[str, list[int]]]: # FEN -> places
     "`many` positions at a time."
     where: dict[str, list[int]] = {}
     for i, fen in enumerate(fens): where.setdefault(fen, []).append(i)
@@ -692,7 +692,7 @@ def _check(self: EnginePool, go: str, shared: bool, multipv: int):
 @patch
 def submit(
     self: EnginePool,
-    # N positions, checked here (see `positions`); mate and stalemate get their true score, games
+    # N positions, checked here (see `positions`); mate and stalemate get a true score, games
     # over by another rule do not
     fens: Sequence[str],
     go: str = "go depth 4", # the UCI search command, as `go_command` makes it

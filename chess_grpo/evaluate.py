@@ -152,10 +152,10 @@ def play_match(
     a: Player,
     b: Player,
     openings: Sequence[Opening], # each played twice, `a` as White first
-    # after the opening; longer games count as draws; None = 200 against a random mover, else 400
+    # after the opening; longer games are draws; None = 200 against a random mover, else 400
     max_plies: int | None = None,
     progress: bool = False, # show a bar
-    stop: Callable[[], bool] = lambda: False, # asked before each ply; True = break the match off
+    stop: Callable[[], bool] = lambda: False, # asked before each ply; True = break off
 # two an opening; none if it was broken off: games that end early are not a fair sample
 ) -> list[Game]:
     "Play a match, all games side by side."
@@ -489,7 +489,7 @@ class Frontier:
         return [{"entropy": round(d.entropy, 2), "loss": d.losses.mean().item()} for d in found]
 
     @cached_property
-    def narrowest(self) -> float: return self._entropy(-6.0) # above 0: moves are equally likely
+    def narrowest(self) -> float: return self._entropy(-6.0) # above 0: moves equally likely
     @cached_property
     def widest(self) -> float: return self._entropy(6.0)
 

@@ -156,7 +156,7 @@ def make_shard(
 ) -> dict[str, Tensor]: # the columns of its boards, without their past; scores; counts
     "Play and label; no position twice."
     g = generator(seed * 1_000_003 + index)
-    stock = _new_games(games + positions // 4, g, exclude)    # many cost little more than a few
+    stock = _new_games(games + positions // 4, g, exclude)    # many cost little more than few
     boards, stock = stock[:games], stock[games:]
     seen = torch.zeros(0, dtype=torch.int64) if exclude is None else exclude
     parts, found = [], 0
@@ -224,7 +224,7 @@ def write_shards(
         if was != settings:
             raise UserError(f"{path} was made with {was}, not with {settings}: choose another "
                             "folder, or the same settings.")
-    # a shard waits for all answers of a ply: engines that are free meanwhile serve another shard
+    # a shard waits for all answers of a ply: engines free meanwhile serve another shard
     at_once = getattr(engine, "shards_at_once", 1 + -(-2 * len(engine.pids) // how.get("games", 256)))
     threads = ThreadPoolExecutor(at_once)
     files = threads.map(make, range(shards))

@@ -297,7 +297,7 @@ class PolicyOutput:
         return self._at(exact_kl(self.all_log_probs, other.all_log_probs))
 
     def diversity(self, mask: Tensor) -> Tensor: # [B,G,T] bool, True = counts; scalar, nats
-        "Mean KL of each sample's distribution from the mean one of its group at the same step."
+        "Mean KL of each sample's distribution from its group's mean one at the same step."
         p = self.all_log_probs.detach().exp()[self.index]    # [B,G,T,A]
         mean = masked_mean(p, mask[..., None].expand_as(p), 1)
         return masked_mean(entropy(mean.log()) - masked_mean(self.entropy.detach(), mask, 1), mask.any(1))

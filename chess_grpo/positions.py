@@ -35,7 +35,7 @@ def random_games(
     games: int, # played side by side
     plies: int, # each at most
     generator: torch.Generator,
-) -> Boards: # every position passed through in which the game goes on, the initial one left out
+) -> Boards: # every position passed through in which the game goes on, without the initial one
     "Positions of random play."
     boards, seen = Boards.start(games), []
     for _ in range(plies):
@@ -106,7 +106,7 @@ def random_starts(
     plies: int = 250, # of each random game, at most
     # from K boards to [K] bool, True = will do, such as `Balanced`; None = all
     keep: Callable[[Boards], Tensor] | None = None,
-    # the openings are these, with up to two random moves more; None = random play like the rest
+    # the openings are these, with up to two random moves more; None = random play as the rest
     book: Boards | None = None,
 ) -> Boards: # [n] all different
     "Starting positions by random play, a third each from opening, middlegame and endgame."
@@ -248,7 +248,7 @@ class Opening:
 
 # %% ../nbs/core/14_positions.ipynb #28b4c020
 def load_openings(
-    # tab-separated: a line of titles, then ECO code, name, moves as in PGN; None = that of data/
+    # tab-separated: a line of titles, then ECO, name, moves as in PGN; None = that of data/
     path: str | Path | None = None,
 ) -> list[Opening]:
     "Read openings; what is no legal line raises `UserError` with its number."
@@ -334,7 +334,7 @@ def step(self: LiveGames,
     over = ended | (self.age >= self.max_plies)
     self.boards = put_rows(boards, over, self._fresh(int(over.sum()), generator))
     self.age = torch.where(over, 0, self.age)
-    mated = outcome == chess.Termination.CHECKMATE.value    # by the policy, if no reply followed
+    mated = outcome == chess.Termination.CHECKMATE.value    # by the policy, if no reply came
     return torch.where(mated, (~on).float(), 0.5)[ended]
 
 # %% ../nbs/core/14_positions.ipynb #f5981f19

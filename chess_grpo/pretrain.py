@@ -370,7 +370,7 @@ def pretrain(
     teach: Callable[[Batch], Batch] | None = None, # changes each batch; needed again to resume
     engine: EnginePool | None = None, # to label with; None = this machine's
 ) -> PretrainResult:
-    "Label if needed, train, evaluate; write policy, metrics and summary. Ctrl-C ends it early."
+    "Label if needed, train, evaluate; write policy, metrics and summary. Ctrl-C ends early."
     kept = read_config(Path(resume), PretrainConfig) if resume else PretrainConfig()
     c = resolve_device(config or kept)
     other = [k for k in c.differs(kept) if k not in _RESUMABLE] if resume else []

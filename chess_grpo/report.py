@@ -128,7 +128,7 @@ class RunLog:
     name: str
     config: dict           # by our keys; part of it, or empty, where the log does not hold it
     rows: list[dict]       # of metrics, by `step`
-    about: dict[str, str]  # source, and what else is known: run_id, commit, branch, command, ...
+    about: dict[str, str]  # source, what else is known: run_id, commit, branch, command, ...
 
 _OURS = {
     "lr": "learning_rate", "num_trajectories": "num_generations", "trajectory_depth": "rollout_plies",

@@ -79,7 +79,7 @@ class Rule:
     refuted_by: str            # in words
     date: str                  # on which it was written
     by: str = "measurement"    # or argument: it follows from the note's figures or mathematics
-    because: str = ""          # condition: for the reason that was given; empty = none is tested
+    because: str = ""          # condition: for the reason that was given; empty = none tested
     given: str = ""            # condition: what the note saw is there; else nothing is tested
     changed: str = ""          # what it was before, if figures had been seen then
 
@@ -235,7 +235,7 @@ def totals(notes: Sequence[str] = NOTES, root: str | Path | None = "runs") -> st
 def runs_of(
     note: str, # such as "001"
     jobs: Mapping[str, tuple], # name of a run -> arguments of `run`
-    run: Callable[..., dict], # found by its name in a forked process; returns what JSON can hold
+    run: Callable[..., dict], # found by name in a forked process; returns what JSON can hold
     again: Collection[str] = (), # made here, though they are kept
 ) -> dict[str, dict]: # by name
     "What runs came to: kept ones of scale cpu, and those that are made here."
@@ -323,7 +323,7 @@ class Experiment:
         return masked_mean(change, r.mask & r.learner_mask).item()
 
     def look(self, policy: PolicyNetwork, last: bool = True) -> dict[str, float]:
-        "Losses, entropy, the curve less the start's, Elo over it; at last what own plies earn."
+        "Losses, entropy, the curve less the start's, Elo over it; last what own plies earn."
         f = frontier(policy.eval(), self.judge)
         c, h = compare_frontiers(f, self.begin, resamples=100), f.at(1).entropy
         pairs = self.openings if last else self.openings[:len(self.openings) // 2]

@@ -59,7 +59,7 @@ def graded(
     tail: float = 0.1, # weight of the part that never saturates
     mate: float = 1.0, # worth of a mate on the board; each move until it takes off a fifth
 ) -> Tensor:
-    "The expected score, and more for a position that is more won, most for a mate that is near."
+    "The expected score, and more for a position that is more won, most for a near mate."
     tail_mated = tail * torch.asinh(torch.tensor(10_000 / 300)) + mate * 0.8 ** scores.moves
     further = tail * torch.asinh(scores.cp / 300)
     return scores.expected() + torch.where(scores.mate == 0, further, scores.mate * tail_mated)
@@ -146,7 +146,7 @@ class Reward:
         if config.reward_change and _takes_boards(REWARDS[config.reward]):
             raise UserError(f"The reward {config.reward} sees moves, and a start has none: leave reward_change out.")
         self.config, self.start = config, start
-        self.before: Scores | None = None    # [B] of the starting positions, once they are known
+        self.before: Scores | None = None    # [B] of the starting positions, once known
         self.worth = reward_named(config.reward, config.reward_scale)
         self.sees_boards = bool(config.shaping) or _takes_boards(self.worth)
 

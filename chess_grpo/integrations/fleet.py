@@ -99,7 +99,7 @@ class Fleet:
         self.coming: dict = {}    # Ray's reference -> actor, address, since when
         self.restarts = self.evaluated = 0    # actors that were lost; searches answered
         self.most_out = 0    # tasks that were out at once, at most
-        self.refused: set[str] = set()    # nodes that joined later, with another engine or none
+        self.refused: set[str] = set()    # nodes that came later, with another engine or none
         self.failed_starts: dict[str, int] = {}    # of nodes, since their last success
         self.why = ""    # the last one failed
         self._joined = self._join(address)

@@ -150,7 +150,7 @@ class UciPlayer:
     def __exit__(self, *_): self.engine.close()
 
 def player_of(
-    # random, a key of LADDER, a policy as `load_policy` takes it, or the command of a UCI engine
+    # random, a key of LADDER, a policy as `load_policy` takes it, or a UCI engine's command
     word: str,
     stack: ExitStack, # closes its engine
     nodes: int = 10_000, # a move, of a UCI engine
@@ -175,7 +175,7 @@ def elo_scale(
     games: Sequence[Game], # of all matches, the two of a pair side by side
     anchor: str, # whose rating is 0
     resamples: int = 200, # weights of all pairs of games: the Bayesian bootstrap (Rubin 1981)
-) -> dict[str, Figure]: # name -> Elo over the anchor, 95% interval over pairs; n = games played
+) -> dict[str, Figure]: # name -> Elo over the anchor, 95% interval over pairs; n = games
     "One scale for all who played."
     if len(games) % 2: raise UserError("A game has no partner: give both games of every opening.")
     names = sorted({n for g in games for n in (g.white, g.black)})

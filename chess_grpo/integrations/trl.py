@@ -281,7 +281,7 @@ def chess_dataset(
     answer: str = TAGGED, # must fit the reward's reader: TAGGED with tagged_move, LAST_LINE with last_line_move
     chat: bool = True, # messages; False = plain text
     system: str | None = None, # the system's message
-    ask: Callable[[chess.Board], str] | None = None, # a prompt of your own instead of all these
+    ask: Callable[[chess.Board], str] | None = None, # a prompt of your own instead of these
     most: int | None = None, # positions; None = all
 ): # datasets.Dataset with columns prompt, fen, drawing_moves; positions whose game is over are left out
     "Prompts for a move."

@@ -40,7 +40,7 @@ class Uci:
         self.policy, self.name, self.out = policy, name, out or sys.stdout
         self.temperature, self.greedy = temperature or 1.0, not temperature
         self.seed, self.generator = seed, generator(seed)
-        self.board: chess.Board | None = chess.Board()    # None = the last position was refused
+        self.board: chess.Board | None = chess.Board()    # None = the last one was refused
         self.held = None    # an answer that waits for stop or ponderhit
 
     def say(self, text: str): print(text, file=self.out, flush=True)

@@ -28,7 +28,7 @@ from .checks import bisect, identity_figures, judge, rounding_limits, unasked
 class Captured:
     "N sampled completions, with what is known of the sampling."
     prompt_ids: list[list[int]]    # N prompts, without padding
-    completion_ids: list[list[int]]    # N completions, without padding, the end of text included
+    completion_ids: list[list[int]]    # N completions, without padding, end of text included
     log_probs: list[list[float | None]]    # N x tokens, nats; None = the sampler gave none
     mask: list[list[bool]] | None = None    # N x tokens, True = enters the loss; None = all
     text: list[str] | None = None    # of the completions, as the reward read them
@@ -171,7 +171,7 @@ def _read_line(line: str, where: str) -> dict[str, Any]:
 
 # %% ../../nbs/preflight/02_captured.ipynb #596d55d4
 def _by_turns(end: Tensor, counted: Tensor, real: Tensor) -> tuple[Tensor, Tensor]: # [N,T] bool
-    "The first end of each turn, and what stands behind it there; text between turns is no turn."
+    "The first end of each turn, and what stands behind it there; text between is no turn."
     first, behind = ([[False] * end.shape[1] for _ in end] for _ in range(2))
     for n, (e, c, r) in enumerate(zip(end.tolist(), counted.tolist(), real.tolist())):
         last, over, waits = max((t for t, x in enumerate(c) if x), default=-1), False, False
@@ -311,7 +311,7 @@ def _check_ranks(c: Captured, r: Tensor, of: list[Tensor], apart: bool) -> list[
     parts = [x for n in range(2, len(r)) if len(r) % n == 0 for x in (at // n, at % n)]
     if 0 < wrong < 0.9 and any(centred(x) and turned(x) == 0 for x in parts): cause, most = "groups", 0.0
     one = [(A[g] >= 0).all() or (A[g] <= 0).all() for g in of if r[g].max() > r[g].min() and A[g].max() > A[g].min()]
-    if len(r) < 16 or cause == "size only" and wrong > most: one = []    # chance, or named above
+    if len(r) < 16 or cause == "size only" and wrong > most: one = []    # chance, or named
     return [judge("pairs where the better has the smaller advantage", wrong, at_most=most,
                   cause=cause, show="{:.0%}", key="ranks"),
             _share("advantages on one side of 0", one, "one side", 0.5, verdict="warning")]
@@ -521,7 +521,7 @@ def drawn_temperature(logits: CapturedLogits, mask: Tensor) -> tuple[float, floa
     b, first = 1 / logits.captured.temperature, None
     for _ in range(20):    # Newton's method on b = 1 / temperature
         score, power, widest = _score_of_drawn(logits, mask, 1 / b)
-        if power < 1e-9: return logits.captured.temperature, math.inf, 0.0    # all were certain
+        if power < 1e-9: return logits.captured.temperature, math.inf, 0.0    # all certain
         if first is None: # Bernstein: rare tokens
             first = score / math.sqrt(power + widest * abs(score) / 3)
         moved = min(max(b + score / power, b / 2), b * 2)
@@ -841,7 +841,7 @@ def check_captured(
     put_right: dict[str, Context] | None = None,
     exact: Context = nullcontext, # in which `score` computes in float32
     sampler: Context | None = None, # in which `score` has the weights that the sampler had
-    padded: bool = True, # does training score prompts of several lengths together, padded left?
+    padded: bool = True, # does training score prompts of several lengths at once, padded left?
     remedies: dict[str, str] = REMEDIES, # name -> what to do
     seed: int = 0, # of dropout
 ) -> CapturedReport:

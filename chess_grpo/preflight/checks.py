@@ -106,7 +106,7 @@ class Identity:
     shares: tuple[float, ...] = ()    # of the difference that each of them explains
     tried: tuple[str, ...] = ()    # what could be put right
     remedies: dict[str, str] = field(default_factory=lambda: REMEDIES)
-    limits: dict[str, float] = field(default_factory=lambda: LIMITS)    # what arithmetic may do
+    limits: dict[str, float] = field(default_factory=lambda: LIMITS)    # of arithmetic
     rest: dict[str, float] | None = None    # figures with all of `tried` put right; None = unknown
     @property
     def explained(self) -> bool:
@@ -160,7 +160,7 @@ def identity_figures(new: Tensor, old: Tensor, mask: Tensor) -> dict[str, float]
 
 # %% ../../nbs/preflight/00_checks.ipynb #1a1373a2
 def rounding_limits(learner: Tensor, exact: Tensor, mask: Tensor, clip=0.2) -> dict:
-    "How far rounding takes a sampler from a learner, whose float32 numbers are `exact` [B,G,T]."
+    "How far rounding takes a sampler from a learner; its float32 numbers are `exact` [B,G,T]."
     x = (learner.double() - exact.double())[mask].abs().nan_to_num(20, 20, 20).clamp(max=20)
     n = max(1, len(x))
     def bound(v: Tensor) -> float: # of the mean of v + v', where v' is another sample
@@ -184,7 +184,7 @@ class _Looks:
             with torch.no_grad(): self.seen[fixed] = identity_figures(*self.measure(fixed))
         return self.seen[fixed]
     def fewest(self, names: Sequence[str], limits: dict[str, float]) -> tuple[str, ...]:
-        "The smallest set that brings the figures within limits when put right; () = none does."
+        "The smallest set that brings the figures within limits, put right; () = none does."
         def enough(some) -> bool: return all_within(self(some), limits)
         if not enough(names): sizes, needed = range(1, min(3, len(names))), ()
         else:    # what is needed even when all else is right is in every such set
@@ -209,7 +209,7 @@ def bisect(
     toggles: Sequence[str], # names of what can be put right
     remedies: dict[str, str] = REMEDIES, # name -> what to do
     limits: dict[str, float] = LIMITS, # what arithmetic may do, as `rounding_limits` finds it
-    replay: Measure | None = None, # the same with both sides in float32, where causes are found
+    replay: Measure | None = None, # the same with both sides in float32, to find causes
 ) -> Identity:
     "The on-policy identity; when it fails, the fewest things that must be put right."
     look, again = _Looks(measure), _Looks(replay or measure)

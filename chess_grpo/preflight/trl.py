@@ -125,7 +125,7 @@ def capture(
         trainer.model.eval()
         return (_by_transformers if own else _by_another)(trainer, given, completions, most)
 
-def _settings(trainer, how) -> dict[str, Any]: # how: anything with temperature, top_p and so on
+def _settings(trainer, how) -> dict[str, Any]: # how: what has temperature, top_p and so on
     names = "temperature", "top_p", "top_k", "min_p", "repetition_penalty"
     values, a = {k: getattr(how, k, None) for k in names}, trainer.args
     dtype = "bfloat16" if a.bf16 else "float16" if a.fp16 else str(trainer.model.dtype)[6:]
@@ -243,7 +243,7 @@ def _score_of(model: nn.Module, captured: Captured):
     return score
 
 def _own_numbers(trainer, c: Captured) -> Tensor: # [N,T]
-    "As the trainer's loss computes them: prompts padded on the left, completions on the right."
+    "As the trainer's loss computes them: prompts padded left, completions right."
     P, T = max(map(len, c.prompt_ids)), max(map(len, c.completion_ids))
     rows, fill = [*zip(c.prompt_ids, c.completion_ids)], _tokenizer(trainer).pad_token_id
     ids = _wide([[fill] * (P - len(p)) + p + i for p, i in rows], fill)

@@ -259,7 +259,7 @@ def token_log_probs(
     c: Completions,
     temperature: float = 1.0,
     dropout: bool = False, # in train mode: a bug to study
-) -> Tensor: # [B,G,T,V] of the whole vocabulary, before top-p; meaningless where c.mask is False
+) -> Tensor: # [B,G,T,V] of the whole vocabulary, before top-p; any where c.mask is False
     "Log-probabilities at each place of the completions."
     B, G, T = c.tokens.shape
     attention = torch.cat([c.prompt_mask.repeat_interleave(G, 0), c.mask.reshape(B * G, T)], 1)
@@ -296,7 +296,7 @@ def _shape(c: GPT2Config) -> dict[str, int]: return {"width": c.n_embd, "layers"
 # %% ../../nbs/text/03_model.ipynb #6b31b518
 def save_text_model(
     model: PreTrainedModel,
-    path: str | Path, # a .safetensors file; or a folder, for a model with a tokenizer of its own
+    path: str | Path, # a .safetensors file; or a folder, for a model with its own tokenizer
     tokenizer: PreTrainedTokenizerFast | None = None, # of the folder; None = `chess_tokenizer`
     **card, # how it was made
 ):

@@ -61,7 +61,7 @@ def parse_policy(
 class Transition:
     "The result of a move."
     fen: str
-    reward: float       # of the mover: 0.001 the game continues, 0.5 drawn, 1 won, -1 not legal
+    reward: float       # of the mover: 0.001 it goes on, 0.5 drawn, 1 won, -1 not legal
     terminated: bool    # the game is over by its rules
     truncated: bool     # the move was not legal
 

@@ -79,7 +79,7 @@ def _json(value) -> str:
     return json.dumps(value).translate({ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&"})
 
 def _filled(template: str, **values: str) -> str:
-    "Replace words in capitals, all at once, so that nothing is replaced inside what was put in."
+    "Replace words in capitals, all at once: nothing is replaced inside what was put in."
     return re.sub(rf"\b({'|'.join(values)})\b", lambda found: values[found[0]], template)
 
 def replay_html(
