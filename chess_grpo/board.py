@@ -540,12 +540,13 @@ def _unpacked(x: Tensor, t: _Tables) -> Tensor: # [D,N] int64 -> [N,D*64] bool
 @patch
 def legal_mask(self: Boards) -> Tensor: # [N,1968] bool, True = legal
     "Which actions are legal."
-    return _best_of(_mask, self)(self.legal().planes, self.turn, _tables(self.device))
+    mask = _mask if self.turn.device.type == "cpu" else _mask_at_once
+    return _best_of(mask, self)(self.legal().planes, self.turn, _tables(self.device))
 
 def _mask(planes: Tensor, turn: Tensor, t: _Tables) -> Tensor:
-    "As `Boards.legal_mask`, a byte at a time."
+    "As `Boards.legal_mask`, a byte at a time, in what stays in the cache."
     out = torch.empty(len(turn), len(MOVES), dtype=torch.bool, device=planes.device)
-    white = -turn.to(torch.uint8)    # 255 = White to move
+    white = -turn.view(torch.uint8)    # 255 = White to move
     block = _block(planes)
     for i in range(0, len(turn), block):
         part = planes[:, i:i + block].contiguous().view(torch.uint8).view(67, -1, 8)
@@ -557,9 +558,9 @@ def _mask(planes: Tensor, turn: Tensor, t: _Tables) -> Tensor:
     return out
 
 def _mask_at_once(planes: Tensor, turn: Tensor, t: _Tables) -> Tensor:
-    "The same in one kernel, where it is compiled."
+    "The same in fewer launches, or in one kernel."
     byte = torch.where(turn[:, None], t.byte[1], t.byte[0])
-    return planes.T.gather(1, byte // 8) >> byte % 8 * 8 & t.bit[:, 0].long() != 0
+    return planes.T.gather(1, byte // 8) >> byte % 8 * 8 & t.bit[:, 0] != 0
 
 # %% ../nbs/core/10_board.ipynb #ae8ced96
 @patch
@@ -865,7 +866,7 @@ def _arguments(boards: Boards) -> dict[Callable, tuple]:
     b, t, legal = boards, _tables(boards.device), boards.legal()
     columns, actions = (b.bits, b.turn, b.castling, b.ep), torch.arange(len(b), device=b.device) % len(MOVES)
     return {
-        _rules: (*columns, t), _mask: (legal.planes, b.turn, t),
+        _rules: (*columns, t), _mask_at_once: (legal.planes, b.turn, t),
         _pushed: (*columns, b.halfmove, b.fullmove, actions, t),
         _ended: (legal.planes, legal.check, b.bits, b.halfmove, b.repetitions(), t),
         _pieces: (legal.seen, legal.ep, t), _told: (legal.seen, legal.ep, legal.attacked, legal.aim, t),
@@ -887,7 +888,7 @@ def _traced(f: Callable, given: tuple) -> torch.fx.GraphModule: # of what it get
     numbers = _Tables(*map(_numbers, t))
     def flat(*xs):
         xs, now = xs[:len(tensors)], numbers._replace(**dict(zip(_KEPT, xs[len(tensors):])))
-        if f is _mask: return [_mask_at_once(*xs, now)]
+        if f is _mask_at_once: return [f(*xs, now)]
         out = f(*map(_rows, xs, shapes), now)
         return [*map(_packed, out)] if type(out) in (tuple, Legal) else [_packed(out)]
     make_fx = importlib.import_module("torch.fx.experimental.proxy_tensor").make_fx    # slow to load
@@ -914,7 +915,7 @@ def compile_rules(
     if not on: return "switched off"
     try:
         some, more = (_arguments(Boards.start(n, device=device)) for n in (_N, 53))
-        fast = {f: _fused(f, given) for f, given in some.items() if f is not _mask or device != "cpu"}
+        fast = {f: _fused(f, given) for f, given in some.items() if f is not _mask_at_once or device != "cpu"}
         same = all(_same(g(*more[f]), f(*more[f])) for f, g in fast.items())
     except RuntimeError as e:
         return (f"torch.compile does not work here ({str(e).strip().splitlines()[0]}): install a"
