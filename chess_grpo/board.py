@@ -815,7 +815,7 @@ def _pieces(seen: Tensor, ep_legal: Tensor, t: _Tables) -> Tensor:
     "As `Boards.tokens` without attacks."
     return _weighed(_layers(seen, ep_legal, t), t)
 
-def _told(seen: Tensor, ep_legal: Tensor, attacked: Tensor, aim: Tensor, t: _Tables) -> Tensor:
+def _tokens(seen: Tensor, ep_legal: Tensor, attacked: Tensor, aim: Tensor, t: _Tables) -> Tensor:
     "As `Boards.tokens`."
     return _weighed(torch.cat([_layers(seen, ep_legal, t), _least(attacked), aim]), t)
 
@@ -824,7 +824,7 @@ def tokens(self: Boards, attacks: bool = True) -> Tensor: # [N,64] int16 in 0..4
     "The positions as the mover sees them, one token a square; without `attacks`, `piece` alone."
     legal, t = self.legal(), _tables(self.device)
     if not attacks: return _best_of(_pieces, self)(legal.seen, legal.ep, t)
-    return _best_of(_told, self)(legal.seen, legal.ep, legal.attacked, legal.aim, t)
+    return _best_of(_tokens, self)(legal.seen, legal.ep, legal.attacked, legal.aim, t)
 
 # %% ../nbs/core/10_board.ipynb #261eeb6d
 def _choose(c, a, b): return torch.where(c, a, b) if isinstance(c, Tensor) else a if c else b
@@ -856,9 +856,9 @@ def _rows(x: Tensor, shape: tuple[int, ...]) -> _Rows: # its shape, with 1 for t
 def _numbers(x: Tensor) -> _Rows | int: return np.array(x.tolist(), object).view(_Rows) if x.ndim else x.item()
 
 def _packed(x: _Rows | Tensor) -> Tensor:
-    if isinstance(x, Tensor) or x.size == 1: return x if isinstance(x, Tensor) else x.item()
+    if isinstance(x, Tensor): return x
+    if x.size == 1: return x.item()
     return torch.stack([*x.flat], 1) if len(x) == 1 else torch.stack([*x.flat]).view(*x.shape[:-1], -1)
-
 
 # %% ../nbs/core/10_board.ipynb #261eeb6e
 def _arguments(boards: Boards) -> dict[Callable, tuple]:
@@ -869,7 +869,7 @@ def _arguments(boards: Boards) -> dict[Callable, tuple]:
         _rules: (*columns, t), _mask_at_once: (legal.planes, b.turn, t),
         _pushed: (*columns, b.halfmove, b.fullmove, actions, t),
         _ended: (legal.planes, legal.check, b.bits, b.halfmove, b.repetitions(), t),
-        _pieces: (legal.seen, legal.ep, t), _told: (legal.seen, legal.ep, legal.attacked, legal.aim, t),
+        _pieces: (legal.seen, legal.ep, t), _tokens: (legal.seen, legal.ep, legal.attacked, legal.aim, t),
     }
 
 def _same(a, b) -> bool:
@@ -923,4 +923,3 @@ def compile_rules(
     if not same: return "torch.compile gives other bits here"
     _compiled.update({(f, torch.device(device).type): g for f, g in fast.items()})
     return ""
-
