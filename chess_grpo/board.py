@@ -586,16 +586,17 @@ def squares(self: Boards) -> Tensor: # [N,64] uint8, index into PIECES
     kinds = torch.arange(1, 7, device=on.device, dtype=torch.uint8)[:, None]
     return (on[:, :6] * kinds).sum(1, dtype=torch.uint8) + on[:, 7].byte() * 6
 
-def _rank_texts(squares: Tensor) -> list[str]: # [N,64] on the CPU -> 8 N texts, rank 8 first
-    "All ranks of all boards as FEN writes them, such as `pp1ppppp`."
-    n = len(squares)
-    if not n: return []
-    letters = torch.tensor(list(b"1" + PIECES[1:].encode()), dtype=torch.uint8)
-    ranks = letters[squares.view(n, 8, 8).flip(1).int()]
-    rows = torch.cat([ranks, torch.full((n, 8, 1), ord("/"), dtype=torch.uint8)], 2).view(n, 72)
-    text = bytes(rows.flatten().tolist()).decode()
-    for k in range(8, 1, -1): text = text.replace("1" * k, str(k))
-    return text.split("/")
+def _placements(squares: Tensor) -> list[str]: # [N,64] on the CPU
+    "The first field of each FEN: runs of free squares are counted from the right, their first is kept."
+    rank = squares.view(-1, 8, 8).numpy()[:, ::-1]    # rank 8 first
+    after = (rank[..., 1:] == 0) & (rank[..., :-1] == 0)    # a free square follows a free square
+    text = np.full((len(rank), 8, 9), ord("/"), np.uint8)
+    text[..., :8] = np.frombuffer(b"1" + PIECES[1:].encode(), np.uint8)[rank]
+    for f in range(6, -1, -1): text[..., f] += (text[..., f+1] - ord("0")) * after[..., f]
+    text[:, 7, 8] = ord("\n")
+    keep = np.ones(text.shape, bool)
+    keep[..., 1:8] = ~after
+    return text[keep].tobytes().decode().splitlines()
 
 # %% ../nbs/core/10_board.ipynb #8e02da2c
 def _count_bits(x: Tensor) -> Tensor:
@@ -651,15 +652,11 @@ def _rights(castling: int) -> str:
 @patch
 def fens(self: Boards) -> list[str]:
     "The positions as FEN, as python-chess writes them."
-    ranks = _rank_texts(self.squares().cpu())
     ep = torch.where(self.legal().ep, self.ep, 0)
     columns = (self.turn, self.castling, ep, self.halfmove, self.fullmove)
-    rows = zip(*(c.tolist() for c in columns))
-    texts = [
-        "/".join(ranks[8 * i:8 * i + 8])
-        + f" {'bw'[turn]} {_rights(castling)} {_square_name(e)} {half} {full}"
-        for i, (turn, castling, e, half, full) in enumerate(rows)
-    ]
+    rows = zip(_placements(self.squares().cpu()), *(c.tolist() for c in columns))
+    texts = [f"{placed} {'bw'[turn]} {_rights(castling)} {_square_name(e)} {half} {full}"
+             for placed, turn, castling, e, half, full in rows]
     return [Fen(text) if ok else text for text, ok in zip(texts, self.possible().tolist())]
 
 # %% ../nbs/core/10_board.ipynb #5e590494
@@ -786,7 +783,9 @@ def _draw(
 def random_moves(self: Boards, generator: torch.Generator) -> Tensor: # [N] int64, actions
     "One legal move a board, all equally likely; `UserError` names a board without one."
     u = torch.rand(len(self), generator=generator, device=self.device)
-    legal, actions = _draw(self.legal().planes, self.turn, u, _tables(self.device).action)
+    n, action = 8 * _block(u), _tables(self.device).action    # what stays in the cache
+    parts = zip(self.legal().planes.split(n, 1), self.turn.split(n), u.split(n))
+    legal, actions = (torch.cat(x) for x in zip(*(_draw(*part, action) for part in parts)))
     if not legal.all():
         raise UserError(f"Row {int((legal == 0).nonzero()[0])} has no legal move: leave out games that are over.")
     return actions
