@@ -19,7 +19,8 @@ from .checks import REMEDIES, Check, Report, judge, keyed, unasked
 
 # %% ../../nbs/preflight/01_objective.ipynb #0b1ec702
 _MAY_BE_MEANT = ("constant factor", "without advantage", "flat groups", "empty rows", "masked nan",
-                 "baseline", "centred inside", "masked ratios", "one-sided clip", "one side")
+                 "baseline", "centred inside", "masked ratios", "one-sided clip", "one side",
+                 "own ratio", "power", "rescaled inside", "by place", "length twice", "squashed")
 _UNTIL = unasked("all but this, until it is sound", "all")
 
 def _first(name: str, figure: str, limit: str, wrong: dict[str, bool], key: str = "") -> Check:
@@ -35,6 +36,14 @@ def _worst(name: str, found: dict[str, float], cause: str, at_most=1e-3, key="")
     return _first(name, f"{found[worst]:.2g} ({worst})", f"at most {at_most:.3g}",
                   {cause: not found[worst] <= at_most}, key)
 
+def _takes(f: Callable, *names: str) -> Sequence[str]: # its parameters; it can be called with these
+    try:
+        found = inspect.signature(f)
+        found.bind(*names, **{k: k for k in ("whole", "parts") if k in found.parameters})
+    except (TypeError, ValueError): raise UserError("This cannot be asked: write a function of "
+        f"{', '.join(names)}, in this order, that calls yours.") from None
+    return found.parameters
+
 def _ran(f: Callable, *given, **more): # what it gives, or one sentence
     try: return f(*given, **more)
     except Exception as e: raise UserError(f"This cannot be asked: {type(e).__name__}, {e}.") from e
@@ -48,7 +57,8 @@ def _cosine(a: Tensor, b: Tensor) -> float:
 class _Probe:
     "A loss, and eight rows of unequal length to try it on."
     def __init__(self, loss: Callable[..., Tensor], seed: int):
-        g, args = torch.Generator().manual_seed(seed), _ran(inspect.signature, loss).parameters
+        g, args = torch.Generator().manual_seed(seed), _takes(
+            loss, "log_probs", "old", "advantages", "mask", "reference")
         self.loss, self.cuts = loss, {"whole", "parts"} <= args.keys()
         self.coefficients = {k: w.default for k, w in args.items() if type(w.default) is float}
         self.new, lengths = -2 * torch.rand(8, 8, generator=g) - 1, [8, 2, 5, 7, 3, 6, 4, 1]
@@ -85,6 +95,7 @@ def _check_along(p: _Probe) -> Check:
     x, there, m = felt.any(2), pull[1:] != 0, p.mask[1:]    # [8,8]: of a row, by which rows
     return _first("gradient along the advantages, cosine", f"{cosine:+.2f}", "+ at each token", {
         "not finite": not pull.isfinite().all(), "no gradient": not size > 0,
+        "equal weights": _apart(pull, p.pull(new=p.new - 1, reference=p.new - 1)) > max(0.01, p.eps),
         "turn": not _apart(pull, -p.pull(A=-p.A)) < p.eps,
         "mask late": torch.equal(there[:, 1:], m[:, :-1]) or torch.equal(there[:, :-1], m[:, 1:]),
         "another row": bool((x.sum(0) == 1).all() and (x.sum(1) == 1).all() > x.diag().all()),
@@ -111,30 +122,42 @@ def _check_factor(p: _Probe) -> Check:
         if (left - left.mean()).abs().max() < p.eps * left.mean().abs():
             what, factor = name, left.mean().item()
     p.of_rows, off, whole = "rows" in what, abs(factor - 1) > p.eps, what == "the sum over tokens"
-    if not what: return unasked("size of the gradient: of no mean that is known", "factor")
-    return _first("size of the gradient", f"{factor:.4g} times {what}", "1", {
+    equal = p.pull(mask=p.mask | True) / p.A    # of rows of one length: tokens weigh alike in any mean
+    wrong = {"rescaled inside": not _apart(2 * p.pull(), p.pull(A=2 * p.A)) < p.eps,
+             "by place": not what and _apart(equal[:, :1].expand(8, 8), equal) > p.eps}
+    of_8, name = (found[0][0][0, 0] / found[0][0][7, 0]).item(), f"{factor:.4g} times {what}"
+    wrong["length twice"] = not what and of_8 < 0.1
+    if not what: name = f"of no mean that is known: a token of 8 weighs {of_8:.2g} of a lone one"
+    if not what and not any(wrong.values()): return unasked(f"size of the gradient: {name}", "factor")
+    return _first("size of the gradient", name, "1", wrong | {
         "factor": off and "sum over tokens" not in what, "constant factor": off and whole}, "factor")
 
 def _check_clip(p: _Probe) -> Check:
     "Move the ratio by 0.4 nats: it may be clipped only where it has gone the advantage's way."
     gain, A, whole = p.A[:, 0] > 0, p.A, (p.pull() * p.mask).sum(1)
+    way, some = torch.where(gain, 1, -1), torch.full((8,), 10 * p.eps)
     def at(nats: Tensor) -> dict[str, Tensor]: # [8] the way of the advantages
-        new = p.new + (nats * torch.where(gain, 1, -1))[:, None]
+        new = p.new + (nats * way)[:, None]
         return {"new": new, "old": p.new, "reference": new}
     def kept(nats: Tensor) -> Tensor: # [8] of the gradient at ratio 1
         return (p.pull(**at(nats)) * p.mask).sum(1) / whole
+    def value(rows: Tensor, nats: Tensor) -> Tensor:
+        return p(A=A * rows[:, None], **at(nats))[0] - p(A=0 * A, **at(nats))[0]
     def gone(rows: Tensor, nats: Tensor) -> bool: # with their value?
-        value = p(A=A * rows[:, None], **at(nats))[0] - p(A=0 * A, **at(nats))[0]
-        return bool(rows.any() and value.abs() < 1e-6)
-    some = torch.full((8,), 0.05)    # by which a ratio of sums moves once a token
-    move = 0.4 / (kept(-some).log() / some).nan_to_num(1, 1, 1).abs().round().clamp(min=1)
+        return bool(rows.any() and value(rows, nats).abs() < 1e-6)
+    # of the ratio in the gradient: of tokens 1, of a sum of them their number, without a ratio 0
+    power = -way * kept(-some).log() / some
+    off = torch.stack([power, power - 1, power - p.mask.sum(1)]).abs().amin(0).nan_to_num(0, 0, 0)
+    still = (value(gain | True, some) - value(gain | True, 0 * some)).abs() < 1e-6
+    move = 0.4 / torch.where(power.abs() > 0.1, power.abs(), 1).nan_to_num(1, 1, 1)
     with_it, against, far = kept(move), kept(-move), kept(4 * move) < 0.05
     shut, one = against < 0.05, bool(far[gain].all() != far[~gain].all())
     figure, least = f"{against.min():.2g}; with it {with_it.max():.2g}", "at least 0.05"
     return _first("gradient where the ratio moved against the advantage, of that at ratio 1",
                   figure + ", not clipped" * bool(with_it.max() > 0.05), least, {
         "masked ratios": gone(shut, -move) or one and gone(far, 4 * move),
-        "one-sided clip": one and not shut.any(), "clip side": bool(shut.any())})
+        "own ratio": bool(still and (power.abs() < 0.1).all()),
+        "power": bool((off > 10 * p.eps).any()), "one-sided clip": one and not shut.any(), "clip side": bool(shut.any())})
 
 
 # %% ../../nbs/preflight/01_objective.ipynb #0b1ec706
@@ -200,13 +223,14 @@ def check_objective(
     p = _Probe(loss, seed)
     along = _check_along(p)
     if along.causes: return keyed("objective", [along, _UNTIL])
-    pull = _check_reference(p)
-    clip = [] if "without advantage" in pull[0].causes else [_check_clip(p)]
+    pull, padding = _check_reference(p), _check_padding(p)
+    found = {*pull[0].causes, *padding[0].causes}
+    clip = [] if found & {"without advantage", "padding"} else [_check_clip(p)]
     by = {k: max(_apart(p(**p.off)[1], p(**p.off, **{k: x})[1]) for x in (100 * v, 0.0))
              for k, v in p.coefficients.items() if v}
     read = [_first(f"change when {k} is 0, or 100 times", f"{x:.2g}", "above 0",
                    {"coefficient": not x > 1e-6}, f"coefficient {k}") for k, x in by.items()]
-    return keyed("objective", [along, _check_factor(p), *clip, *pull, *_check_padding(p),
+    return keyed("objective", [along, _check_factor(p), *clip, *pull, *padding,
                                *_check_rows(p), *read])
 
 # %% ../../nbs/preflight/01_objective.ipynb #0b1ec712
