@@ -205,7 +205,7 @@ def check_ends(
     return [
         judge("completions without an end, of those below the longest", lost, at_most=0.1,
               cause="end stripped", show="{:.0%}"),
-        ask("completions whose end is not in the loss", first & ~counted, "end masked"),
+        ask("completions whose end is not in the loss", first & ~counted & counted.any(1, True), "end masked"),
         ask("completions whose end counts twice", behind & end & counted, "end twice"),
         ask("completions that count what follows", behind & ~end & counted, "after the end")]
 
@@ -230,10 +230,14 @@ def check_batch(
     twice = [p[0] == p[1] and p[:3].count(p[0]) == 2 for p in rows if len(p) > 1]    # 3: padding
     name, of = "groups of one, or of several prompts", [*map(torch.tensor, of.values())]
     apart = _share(name, mixed if any(mixed) else alone, "groups", 0.5 * (not any(mixed)))
+    inside = [p == tuple(i[:len(p)]) for p, i in zip(rows, c.completion_ids)]
     checks = [apart, _share("prompts that begin twice", twice, "begin twice", 0.5),
+              _share("completions that begin with their prompt", inside, "prompt inside", 0.5),
               _check_clones(c, of), *_check_masks(c)]
     if not c.rewards: return keyed("batch", [*checks, unasked("rewards: none", "rewards")])
-    return keyed("batch", checks + _check_rewarded(c, of, again, terms, bool(apart.causes)))
+    more = _check_rewarded(c, of, again, terms, bool(apart.causes))
+    flat = {"no variance", "constant reward"} & {n for x in more for n in x.causes}    # then 0 is right
+    return keyed("batch", [x for x in checks if not (flat and "no advantage" in x.causes)] + more)
 
 def _captured(batch) -> Captured:
     if isinstance(batch, Captured): return batch
@@ -270,7 +274,9 @@ def _check_masks(c: Captured) -> list[Check]:
     none, largest = "no advantage", A[real].abs().max().item()
     if not A.isfinite().all(): none, largest = "not finite", math.nan
     other = ((A != 0) & ~mask & real).any(1) & ((A == 0) & mask).any(1)
+    few = mask.any(1) & ((A != 0) & mask).any(1) & (((A != 0) & mask).sum(1) < 0.5 * mask.sum(1))
     return [*checks, _share("advantages where the mask is not", other, "advantage mask"),
+            _share("advantages on few of the tokens that count", few & ~other, "few advantages", 0.5, verdict="warning"),
             judge("largest advantage", largest, 1e-9, cause=none, key="advantage")]
 
 def _check_rewarded(c: Captured, of: list[Tensor], again, terms, apart: bool) -> list[Check]:
@@ -677,6 +683,8 @@ class _Sides:
         near, old = d.abs() <= 4 * few, self._old(frozenset())    # padding is near
         if m.sum() < 32 or len(m) < 2: return ""
         if (self.given == self.given[:, :1])[m].all(): return "one a row"
+        steps = self.given.diff(dim=1, prepend=0 * self.given[:, :1])
+        if ((steps - old).abs() <= 4 * few)[m].float().mean() > 0.9: return "summed"
         both = (self.given[:64, None] - old[None, :64]).abs().nanmean(2).min(1)
         other = both.indices != torch.arange(len(both.indices))
         if (other & (both.values <= few)).float().mean() > 0.5: return "another row"
@@ -688,6 +696,9 @@ class _Sides:
         if begin.any(1)[far[:, 0]].float().mean() > 0.8 and chance(begin, m & far) * several < -6:
             return "later tokens"
         if chance(m & ~far, m) < min(-12, -0.7 * (m & ~far).sum()): return "some rows"
+        row = (d.abs().sum(1) / m.sum(1).clamp_min(1))[m.any(1)].sort().values
+        same = int((row <= few).sum())
+        if 0.2 < same / len(row) < 0.95 and row[same] > 1.5 * row[same - 1]: return "some rows"
         if d.sum().abs() > 0.8 * d.abs().sum() and ((d >= -4 * few).all() or (d <= 4 * few).all()):
             return "one-sided"
         def room(z: Tensor, ids: list[int]) -> list[float]: # for a token to move, by these logits
@@ -704,7 +715,7 @@ class _Sides:
         if self.rest_of != "unknown": return REMEDIES[self.rest_of]
         w = (-self._rest[0][self._rest[1]]).exp()
         error = (w.std() / len(w) ** 0.5).item() if len(w) > 1 else math.inf
-        of = "as of a policy" if abs(w.mean() - 1) < 4 * error + 1e-3 else "as of no policy"
+        of = "as of a policy" if abs(w.mean() - 1) < min(0.3, 4 * error + 1e-3) else "as of no policy"
         return f"learner / sampler is {w.mean():.2f} ± {error:.1g} in the mean, {of}: {REMEDIES[of]}"
 
     def _how_learned(self, stated: Making) -> Making:

@@ -153,6 +153,7 @@ def _check_clip(p: _Probe) -> Check:
     with_it, against, far = kept(move), kept(-move), kept(4 * move) < 0.05
     shut, one = against < 0.05, bool(far[gain].all() != far[~gain].all())
     figure, least = f"{against.min():.2g}; with it {with_it.max():.2g}", "at least 0.05"
+    if off.max() > 10 * p.eps: figure = f"{power[off.argmax()]:.2g} is the ratio's power; {figure}"
     return _first("gradient where the ratio moved against the advantage, of that at ratio 1",
                   figure + ", not clipped" * bool(with_it.max() > 0.05), least, {
         "masked ratios": gone(shut, -move) or one and gone(far, 4 * move),
@@ -264,17 +265,21 @@ def _check_groups(run, r: Tensor) -> Check:
     whole[1], one[1, 0] = 5 * r[1] + 3 * (r.shape[2] == 1), r[1, 0] + 3
     lone = r * (torch.arange(r.shape[2]) == 0)    # first steps alone have rewards
     A, W, O, F = map(run, (r, whole, one, lone))
-    own, others, x, F = _cosine(A[1], W[1]), _cosine(A[rest], W[rest]), lone[..., 0], F[..., 0]
+    own, others = _cosine(A[1], W[1]), min(_cosine(A[rest], x[rest]) for x in (W, O))
+    x, F = lone[..., 0], F[..., 0]
     felt, top = (O - A)[1, :, 0].abs() > 1e-4, O[1, :, 0].abs().argmax()
     known = (felt | (A == 0)[1, :, 0] & (O == 0)[1, :, 0]).all() and min(own, others) > 0.999
-    free = others > 0.999 < _cosine(A[1, 1:], O[1, 1:]) and bool(felt[0])
+    differ = A[1, :, 0].std() > 1e-4
+    free = others > 0.999 < _cosine(A[1, 1:], O[1, 1:]) and felt[0] and differ
+    alone = (others > 0.999 if A.any() else run(100 * r - 50).any()) and (felt.all() or not felt.any())
     turned = (x[:, :, None] > x[:, None]) & (F[:, :, None] < F[:, None] - 1e-4)
     figure = f"{own:+.2f} in the group, {others:+.2f} in others"
     return _first("direction kept when one group's rewards are stretched and lifted",
                   figure if A.any() else "all are 0, as in groups of one", "+1.00 in both", {
         "not finite": not A.isfinite().all(),
-        "another row": bool(known and top != 0 and O[1, top, 0] > A[1, top, 0]),
-        "sign": bool(felt[0]) and not (O - A)[1, 0, 0] > 0, "baseline": free, "groups": not known,
+        "another row": bool(differ and torch.equal(run(r.flip(1)), A) or known and top != 0 and O[1, top, 0] > A[1, top, 0]),
+        "sign": bool(felt[0]) and not (O - A)[1, 0, 0] > 0, "baseline": bool(free),
+        "squashed": bool(alone and not known), "groups": not known,
         "size only": turned.float().mean().item() > 0.02,
         "one side": bool(((F > -1e-6).all(1) | (F < 1e-6).all(1)).all())}, "groups")
 
@@ -289,7 +294,8 @@ def _check_members(run, r: Tensor, m: Tensor, unequal: Sequence[str]) -> list[Ch
     "Put them in another order, make all but one equal, take fewer digits."
     order, one, low = [3, 0, 5, 1, 4, 2], torch.zeros_like(r), {}
     one[:, 0] = 0.95
-    places = {"other order": _apart(run(r)[:, order], run(r[:, order], m[:, order]))}
+    places = {"other order": _apart(run(r)[:, order], run(r[:, order], m[:, order])),
+              "other order of groups": _apart(run(r), run(r.flip(0), m.flip(0)).flip(0))}
     size = {k: run(x).abs().max().item() for k, x in (("above", one), ("below", 0.95 - one))}
     checks = [_worst("change when members change places", places, "places"),
               _worst("largest advantage when all but one are equal", size, "spike", 10)]
