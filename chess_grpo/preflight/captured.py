@@ -324,7 +324,6 @@ def check_tokens(captured: Captured, learner_ids: list[list[int]]) -> list[Check
     return [_share("completions of which the learner scores other tokens", other, "tokens")]
 
 def check_template(render: Callable[[list[dict]], str], messages: list[dict]) -> Check:
-    # render: from messages, with "role" and "content", to the text of a prompt
     "Put a mark at both ends of each message; the prompt must hold it."
     lost = []
     for i, m in enumerate(messages):
@@ -611,7 +610,10 @@ class _Sides:
         self.real = _wide([[True] * len(c) for c in captured.completion_ids], False)    # no padding
         self.truth = self._logits(every, True)    # behind: at the sampler's weights
         self.behind = learner.logits(every, learner.exact, sampler) if sampler else None
-        limits = self._rounding(stated)
+        limits, exact = self._rounding(stated), (self.behind or self.truth).numbers(stated)
+        self.base = next((b for b in (2, 10) if all_within(
+            _figures(self.given * math.log(b), exact, self.mask), limits[False])), 0)
+        if self.base: self.given = self.given * math.log(self.base)
         self.sampled = how_made(self.behind or self.truth, self.given, stated, self.mask,
                                 lambda how: limits[how.filters])
         # a filter rounds more than the softmax: its last token falls to one side or the other
@@ -701,8 +703,7 @@ class _Sides:
         if self.rest_of != "unknown": return REMEDIES[self.rest_of]
         w = (-self._rest[0][self._rest[1]]).exp()
         error = (w.std() / len(w) ** 0.5).item() if len(w) > 1 else math.inf
-        near = abs(w.mean() - 1) < min(0.3, 4 * error + 1e-3)
-        of = f"as of {'a' if near else 'no'} policy"
+        of = f"as of {'a' if abs(w.mean() - 1) < min(0.3, 4 * error + 1e-3) else 'no'} policy"
         return f"learner / sampler is {w.mean():.2f} ± {error:.1g} in the mean, {of}: {REMEDIES[of]}"
 
     def _how_learned(self, stated: Making) -> Making:
@@ -784,6 +785,7 @@ def _check_given(sides: _Sides) -> list[Check]:
     missing = judge("log-probabilities that are missing or filled with 0", share, at_most=0,
                     cause="missing", show="{:.1%}")
     names = tuple(n for n in made.how.departs(Making(c.temperature)) if n != "filters")
+    if sides.base: names = "base",
     what = [f"of temperature {made.how.temperature:.3g}"]
     what += ["after top-p and the like"] * made.how.filters
     what += ["divided by the temperature after the softmax"] * made.how.scale

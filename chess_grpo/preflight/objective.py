@@ -20,8 +20,7 @@ from .checks import REMEDIES, Check, Report, judge, keyed, unasked
 # %% ../../nbs/preflight/01_objective.ipynb #0b1ec702
 _MAY_BE_MEANT = ("constant factor", "without advantage", "flat groups", "empty rows", "masked nan",
                  "baseline", "centred inside", "masked ratios", "one-sided clip", "one side",
-                 "own ratio", "power", "rescaled inside", "by place", "length twice",
-                 "squashed")
+                 "own ratio", "power", "rescaled inside", "by place", "length twice", "squashed")
 _UNTIL = unasked("all but this, until it is sound", "all")
 
 def _first(name: str, figure: str, limit: str, wrong: dict[str, bool], key: str = "") -> Check:

@@ -157,8 +157,7 @@ def _of_loss(run: Trainer, drawn: Rollout, mask: Tensor) -> list[Check]:
         return grpo_loss(new[None], old[None], A[None], mask[None], plain, finite=False)[0]
     checks, how = check_objective(loss).checks, run.learner.advantages
     if how.baseline not in ("value", "none"):
-        checks += check_advantages(
-            lambda r, m: group_advantages(r, m, how), 5, drawn.rewards, mask).checks
+        checks += check_advantages(lambda r, m: group_advantages(r, m, how), 5, drawn.rewards, mask).checks
     return [c for c in checks if c.verdict != "unasked"]
 
 # %% ../../nbs/preflight/03_trainer.ipynb #2838915e
