@@ -68,15 +68,11 @@ class Skipped:
 # %% ../../nbs/integrations/games.ipynb #541aa666
 RESULTS = {"1-0": 1.0, "1/2-1/2": 0.5, "0-1": 0.0}
 
-def is_variant(
-    parsed: chess.pgn.Game,
-) -> bool:
+def is_variant(parsed: chess.pgn.Game) -> bool:
     "Is it a game by other rules?"
     return parsed.headers.get("Variant", "Standard").lower() not in ("standard", "from position", "chess")
 
-def game_of(
-    parsed: chess.pgn.Game,
-) -> PlayedGame | str: # or why it is refused
+def game_of(parsed: chess.pgn.Game) -> PlayedGame | str: # or why it is refused
     "What python-chess has read."
     h = parsed.headers
     if is_variant(parsed): return "of a variant"

@@ -41,6 +41,7 @@ def move_prompt(
 ) -> str:
     "A prompt for a move."
     if style not in _STYLES: raise UserError(f"There is no style {style!r}; choose one of {', '.join(_STYLES)}.")
+    if not isinstance(answer, str): raise UserError(f"answer is {answer!r}; it must be a text, such as TAGGED.")
     lines = [f"A game of chess. You play {'White' if board.turn else 'Black'}, and it is your turn."]
     if style in ("fen", "arena"): lines.append(f"FEN: {board.fen()}")
     if style in ("moves", "arena"): lines.append(f"Moves so far: {_moves_so_far(board)}")
@@ -60,9 +61,7 @@ def _without_thoughts(text: str) -> str:
     answer = text.rpartition("</think>")[2].strip()
     return "" if "<think>" in answer or len(answer) > _LONGEST else answer
 
-def tagged_move(
-    text: str, # an answer
-) -> str | None: # a word, which may be an illegal move
+def tagged_move(text: str) -> str | None: # of an answer, a word, which may be an illegal move
     "The content of the only <move> of an answer, if the answer ends there."
     answer = _without_thoughts(text)
     alone = len(_ANY_TAG.findall(answer)) == 2 and "<move>" in answer
@@ -81,18 +80,13 @@ def labelled_move(text: str) -> str | None:
     found = re.fullmatch(rf"\s{{0,8}}({_MOVE})", answer.rpartition("B:")[2])
     return found[1] if found and answer.count("B:") == 1 else None
 
-def after_thought(
-    parse: Callable[[str], str | None], # a reader
-) -> Callable[[str], str | None]:
+def after_thought(parse: Callable[[str], str | None]) -> Callable[[str], str | None]:
     "A reader for prompts that open the thought: without `</think>` there is no answer yet."
     return lambda text: parse(text) if "</think>" in text else None
 
 # %% ../../nbs/integrations/trl.ipynb #a52af673
-def read_move(
-    board: chess.Board,
-    word: str | None, # UCI or SAN, from a reader
-) -> chess.Move | None: # None = no legal move
-    "The legal move that a word means."
+def read_move(board: chess.Board, word: str | None) -> chess.Move | None: # None = not legal
+    "The legal move that a word means, in UCI or SAN."
     if not word or not word.isascii(): return None
     if re.fullmatch(_MOVE, word):    # python-chess reads e1h1 and e1g1q as castling, too
         return next((m for m in board.legal_moves if m.uci() == word), None)
@@ -101,21 +95,17 @@ def read_move(
     return move if move else None    # a null move is falsy
 
 # %% ../../nbs/integrations/trl.ipynb #72ef9c26
-def _points(
-    scores: Scores, # [N], any view
-) -> Tensor: # [N] in [0,1], the same view
+def _points(scores: Scores) -> Tensor: # [N], any view; in [0,1], the same view
     "The expected share of the point."
     return (1 + scores.expected()) / 2
 
-def _answer_text(
-    completion: str | Sequence[dict], # text, or messages with role and content
-) -> str: # "" where the last message is not an answer
+def _answer_text(completion: str | Sequence[dict]) -> str: # "" = the last message is no answer
     "The text of a model's last message."
     if isinstance(completion, str): return completion
     last = completion[-1] if completion and isinstance(completion, (list, tuple)) else completion or {}
     if not isinstance(last, dict):
         raise UserError(f"A completion is a text or a list of messages, not {str(completion)[:40]!r}.")
-    if last.get("role") != "assistant" or last.get("tool_calls"): return ""    # a tool call is not an answer yet
+    if last.get("role") != "assistant" or last.get("tool_calls"): return ""    # not yet an answer
     content = last.get("content")
     if isinstance(content, (list, tuple)): return "".join(map(_part_text, content))
     return content if isinstance(content, str) else ""
@@ -127,15 +117,30 @@ def _part_text(part: str | dict) -> str:
 @dataclass(frozen=True, eq=False)
 class Judged:
     "The scores of N answers."
-    quality: Tensor    # [N] float32; of a legal move by the engine, else the quality of an illegal one
+    quality: Tensor    # [N] float32; of a legal move by the engine, else that of an illegal one
     legal: Tensor    # [N] bool, True = the answer gives one legal move
     formed: Tensor    # [N] bool, True = it gives one word as its move, legal or not
     moves: list[str]    # N in UCI; "" where there is no legal move
 
+def _usable(engine, depth, parse=tagged_move, illegal=0.0, worth=_points, weights=(1, 0, 0)):
+    "One sentence about the first setting that is of another type."
+    def finite(x) -> bool: return isinstance(x, (int, float)) and math.isfinite(x)
+    three = isinstance(weights, (list, tuple)) and [*map(finite, weights)] == [True] * 3
+    for name, x, ok, should in (
+        ("engine", engine, {"scores", "start_scores"} & {*dir(engine)}, "an EnginePool()"),
+        ("depth", depth, depth is None or type(depth) is int and depth > 0, "plies, at least 1"),
+        ("parse", parse, callable(parse), "a function of an answer, such as tagged_move"),
+        ("illegal", illegal, finite(illegal), "a finite number"),
+        ("worth", worth, callable(worth), "a function from scores to a tensor of numbers"),
+        ("weights", weights, three, "three finite numbers: of quality, legality, form")):
+        if not ok: raise UserError(f"{name} is {x!r}; it must be {should}.")
+
 def _same_number(fens: Sequence[str], answers: Sequence[str]):
+    if not all(isinstance(x, (list, tuple)) for x in (fens, answers)):
+        raise UserError("Positions and answers must be lists.")
     if len(fens) != len(answers):
-        raise UserError(f"There are {len(fens)} positions and {len(answers)} answers: give each answer the position of"
-                        " its prompt, the same one several times if need be.")
+        raise UserError(f"There are {len(fens)} positions and {len(answers)} answers: give each answer"
+                        " the position of its prompt, the same one several times if need be.")
 
 def judge_answers(
     fens: Sequence[str], # N positions, games not over
@@ -144,15 +149,18 @@ def judge_answers(
     depth: int = 4, # plies of the search after the move
     parse: Callable[[str], str | None] = tagged_move, # finds the move of an answer
     illegal: float = 0.0, # quality of an answer without a legal move
-    worth: Callable[[Scores], Tensor] = _points, # from the score after the move, the mover's view, to quality
-    draws: Sequence[Sequence[str]] | None = None, # of each position the moves that draw by repetition, UCI
+    worth: Callable[[Scores], Tensor] = _points, # of the score after it, the mover's view
+    draws: Sequence[Sequence[str]] | None = None, # moves of each that draw by repetition, UCI
 ) -> Judged:
     "Read and score answers; a move given several times is searched once."
+    _usable(engine, depth, parse, illegal, worth)
     _same_number(fens, answers)
     boards = dict(zip(fens, read_fens(fens)))
     for fen, b in boards.items():
         if not any(b.legal_moves): raise UserError(f"The game is over in {fen}: there is no move to choose.")
-    words = [parse(a) for a in answers]
+    words = [parse(_answer_text(a)) for a in answers]
+    if not all(w is None or isinstance(w, str) for w in words):
+        raise UserError("parse must give a text, or None where an answer has no move.")
     moves = [read_move(boards[fen], w) for fen, w in zip(fens, words)]
     at = [i for i, m in enumerate(moves) if m]
     quality = torch.full((len(fens),), float(illegal))
@@ -177,12 +185,11 @@ class StockfishReward:
         depth: int = 4, # this and the next two as in `judge_answers`
         parse: Callable[[str], str | None] = tagged_move,
         illegal: float = 0.0,
-        weights: tuple[float, float, float] = (1.0, 0.0, 0.0), # of quality, of a legal move, of the right form
+        weights: tuple[float, float, float] = (1.0, 0.0, 0.0), # of quality, legality, form
         worth: Callable[[Scores], Tensor] = _points, # as in `judge_answers`
         column: str = "fen", # of the data set, with the position
     ):
-        if len(weights) != 3 or not all(map(math.isfinite, weights)):
-            raise UserError(f"weights are {weights}; they must be three finite numbers.")
+        _usable(engine, depth, parse, illegal, worth, weights)
         self.settings = engine, depth, parse, illegal, worth
         self.weights, self.column = weights, column
         self._last_call, self._judged = None, None
@@ -192,11 +199,8 @@ class StockfishReward:
         "Quality, legality and format as functions of their own."
         return [_Part(self, k) for k in ("quality", "legality", "format")]
 
-    def judge(self,
-        completions: Sequence, # N texts or lists of messages
-        columns: dict, # of the data set
-    ) -> Judged: # of the answers that have a position
-        "The scores of the answers; the last call's are kept."
+    def judge(self, completions: Sequence, columns: dict) -> Judged: # where there is a position
+        "The scores of the answers, texts or lists of messages; the last call's are kept."
         if self.column not in columns:
             raise UserError(f"StockfishReward finds no column {self.column!r} in the data set, which is to hold each"
                             " prompt's position: chess_dataset makes one, or name yours with column=.")
@@ -239,11 +243,12 @@ class _Part:
 
 # %% ../../nbs/integrations/trl.ipynb #2fbc0d84
 def boards_of(
-    positions: Sequence[str | chess.Board] | str | Path, # FENs, boards, or a file of games that `read_games` reads
+    positions: Sequence[str | chess.Board] | str | Path, # FENs, boards, or a file of games
     most: int | None = None, # positions; None = all
 ) -> list[chess.Board]:
     "Boards to make prompts of; those of games know their moves."
-    if most is not None and most < 1: raise UserError(f"most is {most}; it must be positive.")
+    if not (most is None or isinstance(most, int) and most > 0):
+        raise UserError(f"most is {most!r}; it must be positive, and whole.")
     if isinstance(positions, (str, Path)):
         skipped = Skipped()
         games = read_games(positions, skipped=skipped)
@@ -275,18 +280,20 @@ def _draws(board: chess.Board) -> list[str]:
     return found
 
 def chess_dataset(
-    positions: Sequence[str | chess.Board] | str | Path, # as in `boards_of`; "moves" and "arena" show their moves
+    positions: Sequence[str | chess.Board] | str | Path, # as in `boards_of`
     style: str = "fen", # this and the next two as in `move_prompt`
     legal_moves: bool = False,
-    answer: str = TAGGED, # must fit the reward's reader: TAGGED with tagged_move, LAST_LINE with last_line_move
+    answer: str = TAGGED, # must fit the reward's reader: LAST_LINE with last_line_move
     chat: bool = True, # messages; False = plain text
     system: str | None = None, # the system's message
     ask: Callable[[chess.Board], str] | None = None, # a prompt of your own instead of these
     most: int | None = None, # positions; None = all
-): # datasets.Dataset with columns prompt, fen, drawing_moves; positions whose game is over are left out
+): # datasets.Dataset of prompt, fen, drawing_moves, without positions whose game is over
     "Prompts for a move."
     try: from datasets import Dataset
     except ImportError: raise UserError('Data sets need the extra `text`.') from None
+    if not isinstance(system or "", str) or not callable(ask or str):
+        raise UserError("system must be a text, ask a function from a board to a text.")
     ask = ask or (lambda b: move_prompt(b, style, legal_moves, answer))
     boards = [b for b in boards_of(positions, most) if any(b.legal_moves)]
     if not boards: raise UserError("There is no position with a legal move.")
@@ -306,8 +313,10 @@ class ChessEnv:
         worth: Callable[[Scores], Tensor] = _points, # as in `judge_answers`
         style: str = "fen", # as in `move_prompt`
     ):
-        if moves < 1: raise UserError(f"moves is {moves}; an episode needs at least 1.")
-        if not GO.fullmatch(opponent):
+        _usable(engine, depth, worth=worth)
+        if not isinstance(moves, int) or moves < 1:
+            raise UserError(f"moves is {moves!r}; an episode needs at least 1.")
+        if not GO.fullmatch(str(opponent)):
             raise UserError(f"The opponent's search is {opponent!r}; write such as 'go nodes 1000'.")
         self._engine, self._depth, self._moves, self._opponent, self._worth = engine, depth, moves, opponent, worth
         self._style, self._scores, self._over, self._board = style, [], "call reset first", chess.Board()
@@ -356,7 +365,7 @@ class ChessEnv:
             self._over = "an illegal move has ended it"
             return f"{str(move)[:20]!r} is no legal move: it has ended the game."
         try: return self._made(found)
-        except Exception as e:    # trainers show a model the error and continue: get_reward raises it again
+        except Exception as e:    # a trainer shows the model this: get_reward raises it again
             self._failure, self._over = e, "the engine has failed"
             raise
 
@@ -375,7 +384,7 @@ class ChessEnv:
     def _ended(self) -> str:
         end = self._board.outcome()
         if end: why = end.termination.name.lower().replace("_", " ")
-        elif self._board.is_repetition(3): why = "threefold repetition"    # on the board, not a move away
+        elif self._board.is_repetition(3): why = "threefold repetition"    # on the board
         elif self._board.halfmove_clock >= 100: why = "fifty moves"
         else: return ""
         self._over = f"it is over by {why}"

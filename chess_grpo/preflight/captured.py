@@ -115,10 +115,7 @@ def _check_row(bad, which: str, prompt, ids, lps, mask, advantages):
     if most > 1e-3:
         bad(f"{which} has a log-probability of {most:.3g}, above 0; are they probabilities?")
 
-def write_captured(
-    captured: Captured,
-    path: str | Path, # ends in .jsonl
-):
+def write_captured(captured: Captured, path: str | Path): # .jsonl
     "Write completions, whole or not at all."
     held = [k for k in _ROWS if getattr(captured, k) is not None]
     rows = [{k: getattr(captured, k)[i] for k in held} for i in range(len(captured))]
@@ -131,9 +128,7 @@ def _jsonl(path: str | Path) -> Path:
     if Path(path).suffix == ".jsonl": return Path(path)
     raise UserError(f"{path} must end in .jsonl: one completion a line.")
 
-def read_captured(
-    path: str | Path, # ends in .jsonl
-) -> Captured:
+def read_captured(path: str | Path) -> Captured: # .jsonl
     "Completions that `write_captured` or another program wrote."
     path = _jsonl(path)
     try: return Captured(**{"source": str(path)} | _read_lines(path))
@@ -187,10 +182,7 @@ def _once(c: Captured) -> Tensor: # [N,T] bool, True = counts, and is no copy of
     rows = [(*p, -1, *i) for p, i in zip(c.prompt_ids, c.completion_ids)]
     return c.counted & torch.tensor([rows.index(r) == n for n, r in enumerate(rows)])[:, None]
 
-def check_ends(
-    captured: Captured,
-    ends: Sequence[int], # ids that end a text
-) -> list[Check]:
+def check_ends(captured: Captured, ends: Sequence[int]) -> list[Check]: # ids that end a text
     "Is the first end of text in the loss, and nothing behind it?"
     ids, counted = _wide(captured.completion_ids, -1), captured.counted
     end = torch.isin(ids, torch.tensor(list(ends)))
@@ -199,13 +191,13 @@ def check_ends(
     def ask(name: str, rows: Tensor, cause: str) -> Check:
         return judge(name, rows.any(1).sum().item() / max(1, ended), at_most=0, cause=cause,
                      show="{:.0%}", note=f" of {ended} that end")
-    long = max(map(len, captured.completion_ids))    # text encoded again has another length
+    long, some = max(map(len, captured.completion_ids)), counted.any(1, True)
     short = [e for e, i in zip(end.any(1).tolist(), captured.completion_ids) if len(i) < long]
     lost = 1 - sum(short) / len(short) if short and not any(captured.encoded_again or ()) else 0.0
     return [
         judge("completions without an end, of those below the longest", lost, at_most=0.1,
               cause="end stripped", show="{:.0%}"),
-        ask("completions whose end is not in the loss", first & ~counted, "end masked"),
+        ask("completions whose end is not in the loss", first & some & ~counted, "end masked"),
         ask("completions whose end counts twice", behind & end & counted, "end twice"),
         ask("completions that count what follows", behind & ~end & counted, "after the end")]
 
@@ -227,13 +219,18 @@ def check_batch(
     for i, g in enumerate(names): of.setdefault(str(g), []).append(i)
     mixed = [len({rows[i] for i in g}) > 1 for g in of.values()]
     alone = [len(g) == 1 and bool(c.rewards) for g in of.values()]
-    twice = [p[0] == p[1] and p[:3].count(p[0]) == 2 for p in rows if len(p) > 1]    # 3: padding
+    twice = [p[0] == p[1] and p[:3].count(p[0]) == 2 for p in rows if len(p) > 1]    # 3: pads
     name, of = "groups of one, or of several prompts", [*map(torch.tensor, of.values())]
     apart = _share(name, mixed if any(mixed) else alone, "groups", 0.5 * (not any(mixed)))
+    inside = [p == tuple(i[:len(p)]) for p, i in zip(rows, c.completion_ids)]
     checks = [apart, _share("prompts that begin twice", twice, "begin twice", 0.5),
+              _share("completions that begin with their prompt", inside, "prompt inside", 0.5),
               _check_clones(c, of), *_check_masks(c)]
     if not c.rewards: return keyed("batch", [*checks, unasked("rewards: none", "rewards")])
-    return keyed("batch", checks + _check_rewarded(c, of, again, terms, bool(apart.causes)))
+    more = _check_rewarded(c, of, again, terms, bool(apart.causes))
+    if {"no variance", "constant reward"} & {n for x in more for n in x.causes}:
+        checks = [x for x in checks if "no advantage" not in x.causes]
+    return keyed("batch", checks + more)
 
 def _captured(batch) -> Captured:
     if isinstance(batch, Captured): return batch
@@ -270,7 +267,9 @@ def _check_masks(c: Captured) -> list[Check]:
     none, largest = "no advantage", A[real].abs().max().item()
     if not A.isfinite().all(): none, largest = "not finite", math.nan
     other = ((A != 0) & ~mask & real).any(1) & ((A == 0) & mask).any(1)
+    few = ((has := ((A != 0) & mask).sum(1)) > 0) & (has < 0.5 * mask.sum(1))
     return [*checks, _share("advantages where the mask is not", other, "advantage mask"),
+            _share("advantages on few tokens", few & ~other, "few advantages", 0.5, verdict="warning"),
             judge("largest advantage", largest, 1e-9, cause=none, key="advantage")]
 
 def _check_rewarded(c: Captured, of: list[Tensor], again, terms, apart: bool) -> list[Check]:
@@ -317,21 +316,14 @@ def _check_ranks(c: Captured, r: Tensor, of: list[Tensor], apart: bool) -> list[
             _share("advantages on one side of 0", one, "one side", 0.5, verdict="warning")]
 
 # %% ../../nbs/preflight/02_captured.ipynb #1ce32569
-def check_tokens(
-    captured: Captured,
-    learner_ids: list[list[int]], # completions as the learner scores them, without padding
-) -> list[Check]:
-    "Are these the tokens that were sampled?"
-    if len(learner_ids) != len(captured):
-        raise UserError(f"The learner scores {len(learner_ids)} completions, {len(captured)} were"
-                        " sampled.")
+def check_tokens(captured: Captured, learner_ids: list[list[int]]) -> list[Check]:
+    "Are these the tokens that were sampled? `learner_ids` as it scores them, not padded."
+    n, m = len(learner_ids), len(captured)
+    if n != m: raise UserError(f"The learner scores {n} completions, {m} were sampled.")
     other = [a != b for a, b in zip(captured.completion_ids, learner_ids)]
     return [_share("completions of which the learner scores other tokens", other, "tokens")]
 
-def check_template(
-    render: Callable[[list[dict]], str], # from messages to the text of a prompt
-    messages: list[dict], # with "role" and "content", such as a prompt of the data
-) -> Check:
+def check_template(render: Callable[[list[dict]], str], messages: list[dict]) -> Check:
     "Put a mark at both ends of each message; the prompt must hold it."
     lost = []
     for i, m in enumerate(messages):
@@ -482,7 +474,7 @@ def how_made(
         near = _figures(numbers, logits.numbers(how), half)
         if all_within(near, limits(how)) and off(how) > 10 * near["mean |difference|"]:
             return Made(how, False, off(how), True, missing(how))
-    best = min((w for w in ways if set(w.departs(stated)) <= {"filters"}), key=off)    # no guess
+    best = min((w for w in ways if set(w.departs(stated)) <= {"filters"}), key=off)  # no guess
     return Made(best, False, off(best), False, missing(best, False))
 
 def _ways(stated: Making, filters: bool) -> list[Making]:
@@ -554,6 +546,11 @@ def check_drawn(logits: CapturedLogits, mask: Tensor) -> Check:
 # %% ../../nbs/preflight/02_captured.ipynb #1891d783
 Context = Callable[[], ContextManager]
 
+def _padded_left(c: Captured, fill=0) -> tuple[Tensor, Tensor]: # [N,L] ids; 1 = token
+    P, rows = max(map(len, c.prompt_ids)), [*zip(c.prompt_ids, c.completion_ids)]
+    ids = _wide([[fill] * (P - len(p)) + p + i for p, i in rows], fill)
+    return ids, _wide([[0] * (P - len(p)) + [1] * len(p + i) for p, i in rows], 0)
+
 class _Learner:
     "What a learner makes of completions, with some of its conditions put right."
     def __init__(self, captured: Captured, score, put_right, exact, padded=False, seed=0):
@@ -583,14 +580,8 @@ class _Learner:
             yield self._scored(tokens, torch.ones_like(tokens), len(ids))[0]
 
     def _together(self) -> Iterable[Tensor]:
-        "Prompts padded on the left, completions on the right."
-        c = self.captured
-        P = max(map(len, c.prompt_ids))
-        rows = [([0] * (P - len(p)), p + i) for p, i in zip(c.prompt_ids, c.completion_ids)]
-        ids = _wide([left + row for left, row in rows], 0)
-        attention = _wide([left + [1] * len(row) for left, row in rows], 0)
-        logits = self._scored(ids, attention, len(c.counted[0]))
-        return (z[:len(i)] for z, i in zip(logits, c.completion_ids))
+        logits = self._scored(*_padded_left(self.captured), len(self.captured.counted[0]))
+        return (z[:len(i)] for z, i in zip(logits, self.captured.completion_ids))
 
     def _scored(self, ids: Tensor, attention: Tensor, steps: int) -> Tensor: # [N,steps,V]
         logits, (n, L) = self.score(ids, attention), ids.shape
@@ -619,7 +610,10 @@ class _Sides:
         self.real = _wide([[True] * len(c) for c in captured.completion_ids], False)    # no padding
         self.truth = self._logits(every, True)    # behind: at the sampler's weights
         self.behind = learner.logits(every, learner.exact, sampler) if sampler else None
-        limits = self._rounding(stated)
+        limits, exact = self._rounding(stated), (self.behind or self.truth).numbers(stated)
+        self.base = next((b for b in (2, 10) if all_within(
+            _figures(self.given * math.log(b), exact, self.mask), limits[False])), 0)
+        if self.base: self.given = self.given * math.log(self.base)
         self.sampled = how_made(self.behind or self.truth, self.given, stated, self.mask,
                                 lambda how: limits[how.filters])
         # a filter rounds more than the softmax: its last token falls to one side or the other
@@ -677,6 +671,8 @@ class _Sides:
         near, old = d.abs() <= 4 * few, self._old(frozenset())    # padding is near
         if m.sum() < 32 or len(m) < 2: return ""
         if (self.given == self.given[:, :1])[m].all(): return "one a row"
+        steps = self.given.diff(dim=1, prepend=0 * self.given[:, :1])
+        if ((steps - old).abs() <= 4 * few)[m].float().mean() > 0.9: return "summed"
         both = (self.given[:64, None] - old[None, :64]).abs().nanmean(2).min(1)
         other = both.indices != torch.arange(len(both.indices))
         if (other & (both.values <= few)).float().mean() > 0.5: return "another row"
@@ -688,6 +684,9 @@ class _Sides:
         if begin.any(1)[far[:, 0]].float().mean() > 0.8 and chance(begin, m & far) * several < -6:
             return "later tokens"
         if chance(m & ~far, m) < min(-12, -0.7 * (m & ~far).sum()): return "some rows"
+        row = (d.abs().sum(1) / m.sum(1).clamp_min(1))[m.any(1)].sort().values
+        same = int((row <= few).sum())
+        if 0.2 < same / len(row) < 0.95 and row[same] > 1.5 * row[same - 1]: return "some rows"
         if d.sum().abs() > 0.8 * d.abs().sum() and ((d >= -4 * few).all() or (d <= 4 * few).all()):
             return "one-sided"
         def room(z: Tensor, ids: list[int]) -> list[float]: # for a token to move, by these logits
@@ -704,7 +703,7 @@ class _Sides:
         if self.rest_of != "unknown": return REMEDIES[self.rest_of]
         w = (-self._rest[0][self._rest[1]]).exp()
         error = (w.std() / len(w) ** 0.5).item() if len(w) > 1 else math.inf
-        of = "as of a policy" if abs(w.mean() - 1) < 4 * error + 1e-3 else "as of no policy"
+        of = f"as of {'a' if abs(w.mean() - 1) < min(0.3, 4 * error + 1e-3) else 'no'} policy"
         return f"learner / sampler is {w.mean():.2f} ± {error:.1g} in the mean, {of}: {REMEDIES[of]}"
 
     def _how_learned(self, stated: Making) -> Making:
@@ -722,8 +721,7 @@ class _Sides:
         if found.shape != self.mask.shape:
             raise UserError(f"log_probs must give {tuple(self.mask.shape)} numbers; it gave"
                             f" {tuple(found.shape)}.")
-        self.own_numbers[fixed] = found.float().cpu()
-        return self.own_numbers[fixed]
+        return self.own_numbers.setdefault(fixed, found.float().cpu())
 
     @property
     def toggles(self) -> tuple[str, ...]:
@@ -787,6 +785,7 @@ def _check_given(sides: _Sides) -> list[Check]:
     missing = judge("log-probabilities that are missing or filled with 0", share, at_most=0,
                     cause="missing", show="{:.1%}")
     names = tuple(n for n in made.how.departs(Making(c.temperature)) if n != "filters")
+    if sides.base: names = "base",
     what = [f"of temperature {made.how.temperature:.3g}"]
     what += ["after top-p and the like"] * made.how.filters
     what += ["divided by the temperature after the softmax"] * made.how.scale
@@ -814,11 +813,9 @@ def _check_encoded(sides: _Sides) -> list[Check]:
 
 def _check_tokens_alone(learner: _Learner) -> "CapturedReport":
     "Half of the question, without log-probabilities: would the learner sample these tokens?"
-    c = learner.captured
-    drawn = learner.logits(learner.conditions, learner.exact)
+    c, drawn = learner.captured, learner.logits(learner.conditions, learner.exact)
     unknown = Check("on-policy identity", f"{c.source} gives no log-probabilities", "measured",
-                    "warning", "only the tokens were checked: let it return them",
-                    ("no log-probabilities",))
+        "warning", "only the tokens were checked: let it return them", ("no log-probabilities",))
     return CapturedReport([unknown, check_drawn(drawn, _once(c))], _NOTHING)
 
 @dataclass(frozen=True)
@@ -867,6 +864,5 @@ def check_captured(
         few = dict(verdict="warning", remedy=REMEDIES["few tokens"], causes=("few tokens",))
         unclear = {"unknown", "one-sided"}    # of a handful of tokens: rounding, or a bug?
         checks = [replace(c, **few) if unclear & {*c.causes[:1]} else c for c in checks]
-    drawn = sides.behind or sides.truth
-    if sides.sampled.agrees: checks.append(check_drawn(drawn, _once(captured)))
+    if sides.sampled.agrees: checks.append(check_drawn(sides.behind or sides.truth, _once(captured)))
     return CapturedReport(checks, found)

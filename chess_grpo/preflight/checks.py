@@ -62,16 +62,11 @@ class Report:
 REMEDIES = json.loads(data_path("remedies.json").read_text(encoding="utf-8"))
 
 def judge(
-    name: str,
-    value: float, # the figure
-    at_least: float = -math.inf, # below it is not sound
-    at_most: float = math.inf, # above it is not sound
-    cause: str = "", # name of what is wrong then; "" = name
-    show: str = "{:.3g}", # how the figure is written
-    verdict: str = "fault", # when it is not sound
-    remedy: str = "", # "" = that of the cause
-    note: str = "", # behind the figure
-    key: str = "", # of the question; "" = cause
+    name: str, value: float, # the figure
+    at_least: float = -math.inf, at_most: float = math.inf, # outside of these it is not sound
+    cause: str = "", show: str = "{:.3g}", # what is wrong then, "" = name; how the figure is written
+    verdict: str = "fault", remedy: str = "", # when it is not sound; "" = that of the cause
+    note: str = "", key: str = "", # behind the figure; of the question, "" = cause
 ) -> Check:
     "A figure that should lie between two limits; nan never does."
     low = show.format(at_least) if at_least and math.isfinite(at_least) else ""
@@ -119,8 +114,8 @@ class Identity:
         return bool(x) and all_within(x, self.limits) and x["mean |difference|"] > _CAP
     @property
     def holds(self) -> bool:
-        equal = self.rest is not None or all_within(self.figures, self.limits)
-        return not self.cause and self.explained and equal
+        if self.cause or not self.explained: return False
+        return self.rest is not None or all_within(self.figures, self.limits)
     @property
     def why(self) -> str:
         look = "compare weights, tokens and the order of the actions"
@@ -222,9 +217,7 @@ def bisect(
     return replace(found, cause=cause, shares=again.shares(cause) if cause else ())
 
 # %% ../../nbs/preflight/00_checks.ipynb #c6798b3d
-def check_budget(
-    budget: Budget, # as `learner.gradient_budget` makes it
-) -> list[Check]:
+def check_budget(budget: Budget) -> list[Check]: # of `learner.gradient_budget`
     "Is the surrogate a fair share of the gradient, and does nothing cancel?"
     cancel = [f"{a} and {b} (cosine {budget.cosine[a, b]:+.2f})"
               for (a, b), left in budget.left.items() if left < 0.2]
@@ -249,10 +242,7 @@ def check_entropy_estimate(
                  cause="entropy estimate")
 
 # %% ../../nbs/preflight/00_checks.ipynb #2113209d
-def check_rewards(
-    rewards: Tensor, # [B,G,T]
-    mask: Tensor, # [B,G,T] bool, True = counts
-) -> list[Check]:
+def check_rewards(rewards: Tensor, mask: Tensor) -> list[Check]: # [B,G,T]; bool, True = counts
     "Range, and groups without variance."
     played, some = mask.any(1), rewards[mask]
     within = masked_mean((rewards - masked_mean(rewards, mask, 1, True)) ** 2, mask, 1).sqrt()

@@ -19,7 +19,8 @@ from .checks import REMEDIES, Check, Report, judge, keyed, unasked
 
 # %% ../../nbs/preflight/01_objective.ipynb #0b1ec702
 _MAY_BE_MEANT = ("constant factor", "without advantage", "flat groups", "empty rows", "masked nan",
-                 "baseline", "centred inside", "masked ratios", "one-sided clip", "one side")
+                 "baseline", "centred inside", "masked ratios", "one-sided clip", "one side",
+                 "own ratio", "power", "rescaled inside", "by place", "length twice", "squashed")
 _UNTIL = unasked("all but this, until it is sound", "all")
 
 def _first(name: str, figure: str, limit: str, wrong: dict[str, bool], key: str = "") -> Check:
@@ -35,6 +36,14 @@ def _worst(name: str, found: dict[str, float], cause: str, at_most=1e-3, key="")
     return _first(name, f"{found[worst]:.2g} ({worst})", f"at most {at_most:.3g}",
                   {cause: not found[worst] <= at_most}, key)
 
+def _takes(f: Callable, *names: str) -> Sequence[str]: # all its parameters
+    try:
+        takes = (found := inspect.signature(f)).parameters
+        found.bind(*names, **{k: k for k in ("whole", "parts") if k in takes})
+    except (TypeError, ValueError): raise UserError("This cannot be asked: write a function of "
+        f"{', '.join(names)}, in this order, that calls yours.") from None
+    return takes
+
 def _ran(f: Callable, *given, **more): # what it gives, or one sentence
     try: return f(*given, **more)
     except Exception as e: raise UserError(f"This cannot be asked: {type(e).__name__}, {e}.") from e
@@ -48,7 +57,8 @@ def _cosine(a: Tensor, b: Tensor) -> float:
 class _Probe:
     "A loss, and eight rows of unequal length to try it on."
     def __init__(self, loss: Callable[..., Tensor], seed: int):
-        g, args = torch.Generator().manual_seed(seed), _ran(inspect.signature, loss).parameters
+        g, args = torch.Generator().manual_seed(seed), _takes(
+            loss, "log_probs", "old", "advantages", "mask", "reference")
         self.loss, self.cuts = loss, {"whole", "parts"} <= args.keys()
         self.coefficients = {k: w.default for k, w in args.items() if type(w.default) is float}
         self.new, lengths = -2 * torch.rand(8, 8, generator=g) - 1, [8, 2, 5, 7, 3, 6, 4, 1]
@@ -78,13 +88,14 @@ class _Probe:
 
 # %% ../../nbs/preflight/01_objective.ipynb #0b1ec704
 def _check_along(p: _Probe) -> Check:
-    pull, one = p.pull(), torch.eye(8)[..., None]    # of one row's advantages alone
+    pull, one, less = p.pull(), torch.eye(8)[..., None], p.new - 1    # one row's, alone
     weight, size = (-pull / p.A)[p.mask], pull.norm()
     cosine = _cosine(-pull[p.mask], p.A[p.mask]) if size > 0 else 0.0
     felt = torch.stack([p.pull(A=p.A * x).abs() > 1e-3 * size for x in one])    # [8,8,8] bool
     x, there, m = felt.any(2), pull[1:] != 0, p.mask[1:]    # [8,8]: of a row, by which rows
     return _first("gradient along the advantages, cosine", f"{cosine:+.2f}", "+ at each token", {
         "not finite": not pull.isfinite().all(), "no gradient": not size > 0,
+        "equal weights": _apart(pull, p.pull(new=less, reference=less)) > max(0.01, p.eps),
         "turn": not _apart(pull, -p.pull(A=-p.A)) < p.eps,
         "mask late": torch.equal(there[:, 1:], m[:, :-1]) or torch.equal(there[:, :-1], m[:, 1:]),
         "another row": bool((x.sum(0) == 1).all() and (x.sum(1) == 1).all() > x.diag().all()),
@@ -111,33 +122,46 @@ def _check_factor(p: _Probe) -> Check:
         if (left - left.mean()).abs().max() < p.eps * left.mean().abs():
             what, factor = name, left.mean().item()
     p.of_rows, off, whole = "rows" in what, abs(factor - 1) > p.eps, what == "the sum over tokens"
-    if not what: return unasked("size of the gradient: of no mean that is known", "factor")
-    return _first("size of the gradient", f"{factor:.4g} times {what}", "1", {
+    equal, w = p.pull(mask=p.mask | True) / p.A, found[0][0]    # of rows of one length
+    of_8 = (w[0, 0] / w[7, 0]).item()    # a token of 8, beside a lone one
+    wrong = {"rescaled inside": not _apart(2 * p.pull(), p.pull(A=2 * p.A)) < p.eps,
+             "by place": not what and _apart(equal[:, :1].expand(8, 8), equal) > p.eps,
+             "length twice": not what and of_8 < 0.1}
+    name, figure = "size of the gradient", f"{factor:.4g} times {what}"
+    if not what: figure = f"of no known mean: a token of 8 weighs {of_8:.2g} of a lone one"
+    if not what and not any(wrong.values()): return unasked(f"{name}: {figure}", "factor")
+    return _first(name, figure, "1", wrong | {
         "factor": off and "sum over tokens" not in what, "constant factor": off and whole}, "factor")
 
 def _check_clip(p: _Probe) -> Check:
     "Move the ratio by 0.4 nats: it may be clipped only where it has gone the advantage's way."
     gain, A, whole = p.A[:, 0] > 0, p.A, (p.pull() * p.mask).sum(1)
+    way, some = torch.where(gain, 1, -1), torch.full((8,), 10 * p.eps)
     def at(nats: Tensor) -> dict[str, Tensor]: # [8] the way of the advantages
-        new = p.new + (nats * torch.where(gain, 1, -1))[:, None]
+        new = p.new + (nats * way)[:, None]
         return {"new": new, "old": p.new, "reference": new}
     def kept(nats: Tensor) -> Tensor: # [8] of the gradient at ratio 1
         return (p.pull(**at(nats)) * p.mask).sum(1) / whole
+    def value(rows: Tensor, nats: Tensor) -> Tensor:
+        return p(A=A * rows[:, None], **at(nats))[0] - p(A=0 * A, **at(nats))[0]
     def gone(rows: Tensor, nats: Tensor) -> bool: # with their value?
-        value = p(A=A * rows[:, None], **at(nats))[0] - p(A=0 * A, **at(nats))[0]
-        return bool(rows.any() and value.abs() < 1e-6)
-    some = torch.full((8,), 0.05)    # by which a ratio of sums moves once a token
-    move = 0.4 / (kept(-some).log() / some).nan_to_num(1, 1, 1).abs().round().clamp(min=1)
+        return bool(rows.any() and value(rows, nats).abs() < 1e-6)
+    # of the ratio in the gradient: of tokens 1, of a sum of them their number, of none 0
+    power = (-way * kept(-some).log() / some).nan_to_num(1, 1, 1)
+    off = torch.stack([power, power - 1, power - p.mask.sum(1)]).abs().amin(0)
+    still = (value(gain | True, some) - value(gain | True, 0 * some)).abs() < 1e-6
+    move = 0.4 / torch.where(power.abs() > 0.1, power.abs(), 1)
     with_it, against, far = kept(move), kept(-move), kept(4 * move) < 0.05
     shut, one = against < 0.05, bool(far[gain].all() != far[~gain].all())
     figure, least = f"{against.min():.2g}; with it {with_it.max():.2g}", "at least 0.05"
+    if off.max() > 10 * p.eps: figure = f"{power[off.argmax()]:.2g}, its power; {figure}"
     return _first("gradient where the ratio moved against the advantage, of that at ratio 1",
                   figure + ", not clipped" * bool(with_it.max() > 0.05), least, {
         "masked ratios": gone(shut, -move) or one and gone(far, 4 * move),
-        "one-sided clip": one and not shut.any(), "clip side": bool(shut.any())})
+        "own ratio": bool(still and (power.abs() < 0.1).all()),
+        "power": bool((off > 10 * p.eps).any()), "one-sided clip": one and not shut.any(),
+        "clip side": bool(shut.any())})
 
-
-# %% ../../nbs/preflight/01_objective.ipynb #0b1ec706
 def _check_reference(p: _Probe) -> list[Check]:
     "With advantages of 0 only the reference moves the policy."
     (at, start), (_, near), (value, far) = (
@@ -186,13 +210,13 @@ def _check_rows(p: _Probe) -> list[Check]:
         cut = [p(r, **p.off, whole=p.mask, parts=len(rows))[1] for r in rows]
         return _apart(whole, torch.cat(cut))
     cuts = {"halves": cut(4), "pairs": cut(2, 4, 6), "single rows": cut(*range(1, 8))}
-    return [one, _worst("change by cutting a step", cuts, key + " of rows" * p.of_rows,
-                          max(0.01, p.eps), key)]
+    name = "change by cutting a step into micro-batches or ranks"
+    return [one, _worst(name, cuts, key + " of rows" * p.of_rows, max(0.01, p.eps), key)]
 
 def check_objective(
-    # from log-probabilities, with gradient, old ones, advantages, mask (bool, True = counts) and
-    # reference, each [N,T]; numbers with a default are coefficients; one that takes `whole`, the
-    # mask of the whole step, and `parts`, how many micro-batches, is asked about these
+    # of log_probs, with gradient, old, advantages, mask (bool, True = counts), reference, each
+    # [N,T]; numbers with a default are coefficients; where it takes `whole`, the step's mask, and
+    # `parts`, in how many micro-batches or ranks it is cut (gradients are added), these are asked
     loss: Callable[..., Tensor],
     seed: int = 0, # of the numbers it is tried on
 ) -> Report:
@@ -200,13 +224,14 @@ def check_objective(
     p = _Probe(loss, seed)
     along = _check_along(p)
     if along.causes: return keyed("objective", [along, _UNTIL])
-    pull = _check_reference(p)
-    clip = [] if "without advantage" in pull[0].causes else [_check_clip(p)]
+    pull, padding = _check_reference(p), _check_padding(p)
+    found = {*pull[0].causes, *padding[0].causes}
+    clip = [] if found & {"without advantage", "padding"} else [_check_clip(p)]
     by = {k: max(_apart(p(**p.off)[1], p(**p.off, **{k: x})[1]) for x in (100 * v, 0.0))
              for k, v in p.coefficients.items() if v}
     read = [_first(f"change when {k} is 0, or 100 times", f"{x:.2g}", "above 0",
                    {"coefficient": not x > 1e-6}, f"coefficient {k}") for k, x in by.items()]
-    return keyed("objective", [along, _check_factor(p), *clip, *pull, *_check_padding(p),
+    return keyed("objective", [along, _check_factor(p), *clip, *pull, *padding,
                                *_check_rows(p), *read])
 
 # %% ../../nbs/preflight/01_objective.ipynb #0b1ec712
@@ -240,18 +265,22 @@ def _check_groups(run, r: Tensor) -> Check:
     whole[1], one[1, 0] = 5 * r[1] + 3 * (r.shape[2] == 1), r[1, 0] + 3
     lone = r * (torch.arange(r.shape[2]) == 0)    # first steps alone have rewards
     A, W, O, F = map(run, (r, whole, one, lone))
-    own, others, x, F = _cosine(A[1], W[1]), _cosine(A[rest], W[rest]), lone[..., 0], F[..., 0]
+    own, others = _cosine(A[1], W[1]), min(_cosine(A[rest], X[rest]) for X in (W, O))
     felt, top = (O - A)[1, :, 0].abs() > 1e-4, O[1, :, 0].abs().argmax()
     known = (felt | (A == 0)[1, :, 0] & (O == 0)[1, :, 0]).all() and min(own, others) > 0.999
-    free = others > 0.999 < _cosine(A[1, 1:], O[1, 1:]) and bool(felt[0])
-    turned = (x[:, :, None] > x[:, None]) & (F[:, :, None] < F[:, None] - 1e-4)
+    differ = A[1, :, 0].std() > 1e-4
+    free = others > 0.999 < _cosine(A[1, 1:], O[1, 1:]) and felt[0] and differ
+    alone = others > 0.999 if A.any() else run(100 * r - 50).any()    # of no other group
+    bad = (r[:, :, None, 0] > r[:, None, :, 0]) & (F[:, :, None, 0] < F[:, None, :, 0] - 1e-4)
     figure = f"{own:+.2f} in the group, {others:+.2f} in others"
     return _first("direction kept when one group's rewards are stretched and lifted",
                   figure if A.any() else "all are 0, as in groups of one", "+1.00 in both", {
         "not finite": not A.isfinite().all(),
-        "another row": bool(known and top != 0 and O[1, top, 0] > A[1, top, 0]),
-        "sign": bool(felt[0]) and not (O - A)[1, 0, 0] > 0, "baseline": free, "groups": not known,
-        "size only": turned.float().mean().item() > 0.02,
+        "another row": bool(differ and torch.equal(run(r.flip(1)), A)
+                            or known and top != 0 and O[1, top, 0] > A[1, top, 0]),
+        "sign": bool(felt[0]) and not (O - A)[1, 0, 0] > 0, "baseline": bool(free),
+        "squashed": alone and felt.all() == felt.any() and not known, "groups": not known,
+        "size only": bad.float().mean().item() > 0.02,
         "one side": bool(((F > -1e-6).all(1) | (F < 1e-6).all(1)).all())}, "groups")
 
 def _check_padded(run, r: Tensor, m: Tensor) -> Check:
@@ -265,7 +294,8 @@ def _check_members(run, r: Tensor, m: Tensor, unequal: Sequence[str]) -> list[Ch
     "Put them in another order, make all but one equal, take fewer digits."
     order, one, low = [3, 0, 5, 1, 4, 2], torch.zeros_like(r), {}
     one[:, 0] = 0.95
-    places = {"other order": _apart(run(r)[:, order], run(r[:, order], m[:, order]))}
+    places = {"other order": _apart(run(r)[:, order], run(r[:, order], m[:, order])),
+              "other order of groups": _apart(run(r), run(r.flip(0), m.flip(0)).flip(0))}
     size = {k: run(x).abs().max().item() for k, x in (("above", one), ("below", 0.95 - one))}
     checks = [_worst("change when members change places", places, "places"),
               _worst("largest advantage when all but one are equal", size, "spike", 10)]
@@ -290,9 +320,9 @@ def check_entropy(entropy: Tensor, logits: Tensor, temperature: float, at_most=0
     def off(T: float) -> float:
         exact = torch.special.entr((logits.double() / T).softmax(-1)).sum(-1)
         return (entropy.double() - exact).abs().mean().item()
-    cause = "entropy temperature" if off(1.0) <= at_most else "entropy"
-    return judge("entropy against the exact one, nats", off(temperature), 0, at_most, cause,
-                 "{:.2g}", note=f" (at temperature 1: {off(1.0):.2g})")
+    return judge("entropy against the exact one, nats", off(temperature), 0, at_most,
+                 "entropy" + " temperature" * (off(1.0) <= at_most), "{:.2g}",
+                 note=f" (at temperature 1: {off(1.0):.2g})")
 
 # %% ../../nbs/preflight/01_objective.ipynb #3d7c7cb0
 def check_drift(before: Tensor, now: Tensor, mask: Tensor, rate: float, still=False) -> Check:

@@ -130,11 +130,9 @@ def _suspects(c: dict, rows: Sequence[dict]) -> list[str]:
                                       "is where samples are")
     return found
 
-@_rule("KL below 0")
-def _below_zero(log: _Log) -> dict | None:
-    low = [dict(name=n, step=s, value=y) for n in ("kl_ref", "mean_kl_divergence")
-           for s, y in log.get(n) if y < -0.05]
-    return low[0] if low else None
+_rule("KL below 0")(lambda log: next((
+    dict(name=n, step=s, value=y) for n in ("kl_ref", "mean_kl_divergence")
+    for s, y in log.get(n) if y < -0.05), None))
 
 @_rule("the end is read after a sync")
 def _after_sync(log: _Log) -> dict | None:
@@ -223,8 +221,8 @@ def _units(log: _Log) -> dict | None:
     if log.get("completions/mean_length"): return None    # the rewards of texts have any unit
     most = 10 * log.config.get("rollout_plies", 1)
     names = ("train/step_std", "train/reward_best", "train/reward_std", "train/avg_reward")
-    found = [dict(name=n, step=s, value=y) for n in names for s, y in log.get(n) if abs(y) > most]
-    return found[0] if found else None
+    found = (dict(name=n, step=s, value=y) for n in names for s, y in log.get(n) if abs(y) > most)
+    return next(found, None)
 
 @_rule("flat groups")
 def _flat(log: _Log) -> dict | None:

@@ -91,13 +91,12 @@ def preflight(
     seen = moves_of(d.states, d.index, d.actions) if reward.sees_boards else ()
     again = torch.where(d.mask, reward(scores, *seen).to(d.rewards.device), 0)
     confirmed = trial.advantages_of(replace(batch, rewards=again), found.new)
-    games = 2 * c.match_openings
     return Report([identity.check, *_of_gradient(run, trial, batch, found),
         *check_rewards(drawn.rewards, loss_mask), *_of_loss(run, drawn, loss_mask),
         *check_signal(found.advantages, confirmed, loss_mask),
         *_of_saturation(run, drawn, loss_mask), *_of_filters(run, filters or {}),
         *check_exploration(found.new.all_log_probs.detach(), drawn.actions, drawn.mask),
-        *_of_steps(run, trial, batch), *([check_power(games)] if games else [])])
+        *_of_steps(run, trial, batch), *([check_power(2 * c.match_openings)] * bool(c.match_openings))])
 
 # %% ../../nbs/preflight/03_trainer.ipynb #136967b9
 def _draw(run: Trainer, boards: Boards, how: ScoringConfig | None = None, **other) -> Rollout:
@@ -122,11 +121,7 @@ def _trial(learner: Learner) -> Learner:
         mine.load_state_dict(copy.deepcopy(other.state_dict()))
     return twin
 
-def scored_again(
-    rollout: Rollout,
-    engine: EnginePool,
-    depth: int, # plies of the search
-) -> Scores: # [B,G,T] on the CPU, the mover's view
+def scored_again(rollout: Rollout, engine: EnginePool, depth: int) -> Scores: # [B,G,T], the mover's
     "The same moves, each searched alone: with another depth, and without what the engine remembers of its group."
     r = rollout
     after = r.states[r.index[r.mask]].push(r.actions[r.mask])
@@ -162,8 +157,7 @@ def _of_loss(run: Trainer, drawn: Rollout, mask: Tensor) -> list[Check]:
         return grpo_loss(new[None], old[None], A[None], mask[None], plain, finite=False)[0]
     checks, how = check_objective(loss).checks, run.learner.advantages
     if how.baseline not in ("value", "none"):
-        def made(r: Tensor, m: Tensor) -> Tensor: return group_advantages(r, m, how)
-        checks += check_advantages(made, 5, drawn.rewards, mask).checks
+        checks += check_advantages(lambda r, m: group_advantages(r, m, how), 5, drawn.rewards, mask).checks
     return [c for c in checks if c.verdict != "unasked"]
 
 # %% ../../nbs/preflight/03_trainer.ipynb #2838915e

@@ -20,9 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from ..core import UserError
-from chess_grpo.preflight.captured import (
-    Captured, CapturedReport, _plain, _wide, check_batch, check_captured, check_ends, exact_log_probs
-)
+from .captured import _NUMBERS, Captured, CapturedReport, _padded_left, _plain, check_batch
+from .captured import check_captured, check_ends, exact_log_probs
 from .checks import REMEDIES, Check, judge, unasked
 from .objective import check_drift
 
@@ -113,9 +112,7 @@ def _refuse(trainer, prompts: int, completions: int, most: int):
 
 def capture(
     trainer, # trl.GRPOTrainer
-    prompts: int = 2, # of its training set
-    completions: int = 2, # of each
-    most: int = 48, # tokens of a completion
+    prompts: int = 2, completions: int = 2, most: int = 48, # of its data; of each; tokens of each
 ) -> Captured:
     "Completions of a GRPOTrainer's sampler, with its log-probabilities."
     _refuse(trainer, prompts, completions, most)
@@ -126,8 +123,7 @@ def capture(
         return (_by_transformers if own else _by_another)(trainer, given, completions, most)
 
 def _settings(trainer, how) -> dict[str, Any]: # how: what has temperature, top_p and so on
-    names = "temperature", "top_p", "top_k", "min_p", "repetition_penalty"
-    values, a = {k: getattr(how, k, None) for k in names}, trainer.args
+    values, a = {k: getattr(how, k, None) for k in _NUMBERS}, trainer.args
     dtype = "bfloat16" if a.bf16 else "float16" if a.fp16 else str(trainer.model.dtype)[6:]
     return {k: v for k, v in values.items() if v is not None} | {"dtype": dtype}
 
@@ -189,8 +185,7 @@ def _watched(tokenizer):    # the rows of ids that a tokenizer makes, where it c
         return
     def watching(*args, **kwargs):
         out = encode(*args, **kwargs)
-        rows = out["input_ids"]
-        rows = rows.tolist() if hasattr(rows, "tolist") else rows
+        rows = _plain(out["input_ids"])
         made.update(tuple(r) for r in (rows if rows and isinstance(rows[0], list) else [rows]))
         return out
     tokenizer._encode_plus = watching
@@ -244,12 +239,9 @@ def _score_of(model: nn.Module, captured: Captured):
 
 def _own_numbers(trainer, c: Captured) -> Tensor: # [N,T]
     "As the trainer's loss computes them: prompts padded left, completions right."
-    P, T = max(map(len, c.prompt_ids)), max(map(len, c.completion_ids))
-    rows, fill = [*zip(c.prompt_ids, c.completion_ids)], _tokenizer(trainer).pad_token_id
-    ids = _wide([[fill] * (P - len(p)) + p + i for p, i in rows], fill)
-    there = _wide([[0] * (P - len(p)) + [1] * len(p + i) for p, i in rows], 0)
+    given = (x.to(trainer.model.device) for x in _padded_left(c, _tokenizer(trainer).pad_token_id))
     return trainer._get_per_token_logps_and_entropies(
-        trainer.model, ids.to(trainer.model.device), there.to(trainer.model.device), T,
+        trainer.model, *given, max(map(len, c.completion_ids)),
         batch_size=trainer.args.per_device_train_batch_size)[0]
 
 def check_trl(
