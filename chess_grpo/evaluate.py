@@ -409,7 +409,7 @@ def quality_of(
 @torch.no_grad()
 def move_quality(
     policy: Policy, # in eval mode
-    labelled: Labelled, # such as the held-out set
+    labelled: Labelled, # such as the development positions
 ) -> Quality:
     "Judge a policy's greedy moves by the labels."
     lp = policy.log_probs(labelled.boards.to(policy.device)).cpu()

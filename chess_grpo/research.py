@@ -204,11 +204,10 @@ def _smoke(verdicts: Sequence[Verdict]) -> str:
     return " (scale smoke)" if any(v.scale == "smoke" for v in verdicts) else ""
 
 def seed_rows(sets: Sequence[Sequence[Verdict | None]]) -> list[list[str]]:
-    "The measured claims: id, figure and verdict of each set of seeds, what stands."
-    def told(v: Verdict | None) -> tuple:
-        return (v.ours, v.verdict + ("" if v.counts else " (earlier rule)")) if v else ("", "not judged")
-    return [[vs[0].id, *(x for v in vs for x in told(v)), standing([v for v in vs if v]).verdict]
-            for vs in zip(*sets, strict=True) if any(v.n for v in vs if v)]
+    "The measured claims, a row for each set of seeds that judged it: id, what stands, set, figure, verdict."
+    measured = [[v for v in enumerate(vs) if v[1]] for vs in zip(*sets, strict=True) if any(v.n for v in vs if v)]
+    return [[*((v.id, standing([x for _, x in of]).verdict) if v is of[0][1] else ("", "")), str(i), v.ours,
+             v.verdict + ("" if v.counts else " (earlier rule)")] for of in measured for i, v in of]
 
 def counted(verdicts: Sequence[Verdict]) -> str:
     "How many are which."

@@ -556,7 +556,7 @@ def dynamic_rollout(self: Trainer,
 # %% ../nbs/grpo_training.ipynb #95e08ce6
 @patch
 def loss_mask(self: Trainer, rollout: Rollout, boards: Boards) -> Tensor: # [B,G,T] bool
-    "True = enters the loss: the first mover's own plies, not the expert's, not from held-out positions."
+    "True = enters the loss: the first mover's own plies, not the expert's, not from positions kept out."
     held_out = self.starts.held_out(boards)[:, None, None].to(rollout.mask.device)
     return rollout.mask & rollout.learner_mask & ~rollout.expert_mask & ~held_out
 

@@ -93,7 +93,7 @@ class TextConfig(Config):
     guard_action: str = same(TrainConfig, "guard_action")
     preflight: str = same(TrainConfig, "preflight")
     eval_steps: int = same(TrainConfig, "eval_steps", 25)
-    eval_samples: int = key(200, "held-out samples that an evaluation answers", least=2)
+    eval_samples: int = key(200, "samples that an evaluation answers", least=2)
     device: str = same(TrainConfig, "device")
     # faults to study
     learner_temperature: float | None = same(TrainConfig, "learner_temperature")
@@ -322,7 +322,7 @@ def load(self: TextTrainer, path: Path):
 def evaluate(self: TextTrainer,
     model: PreTrainedModel | None = None, # None = the one that learns
 ) -> dict[str, Tensor]: # as of `answers`, with P_reward and A_reward
-    "How held-out samples are answered, and what the answers earn."
+    "How evaluation samples are answered, and what the answers earn."
     def earned(prompts, texts): return self.rewards(prompts, texts, self.engine, self.config.search_depth)
     longest = max(how.max_new for how in self.config.sampling.values())
     return answers(model or self.model, self.tokenizer, self.held_out, max_new=longest, rewards=earned)
@@ -346,7 +346,7 @@ class TextResult:
         "Head and rows: before, after, and the difference."
         pairs = [(name, x, self.after[name]) for name, x in self.before.items() if len(x)]
         rows = [[name, str(paired(x)), str(paired(y)), paired(y - x).signed(3)] for name, x, y in pairs]
-        return ["held-out samples, 95% intervals", "before", "after", "after less before"], rows
+        return ["evaluation samples, 95% intervals", "before", "after", "after less before"], rows
 
     def __str__(self): return aligned(*self.table())
 
@@ -382,11 +382,11 @@ class _TextRun(_Run):
             raise UserError(f"{text}. Nothing was trained; --preflight warn trains all the same.")
 
     def judge(self, trainer: TextTrainer) -> dict[str, float]: # what is logged
-        "Answer the held-out samples, and print a line."
+        "Answer the evaluation samples, and print a line."
         found = trainer.judged[trainer.global_step] = trainer.evaluate()
         shown = [f"{k} {found[k].mean():.3f}" for k in ("legal", "best", "exact", "P_reward", "A_reward")
                  if len(found.get(k, ()))]
-        self.print(f"step {trainer.global_step}, held out: {', '.join(shown)}")
+        self.print(f"step {trainer.global_step}, evaluation: {', '.join(shown)}")
         return _eval_row(found)
 
 @patch
