@@ -65,7 +65,7 @@ def _rule(name: str) -> Callable: return lambda f: _RULES.setdefault(name, f)
 _OWN = ("train/step_mean", "train/own_reward", "train/avg_reward")    # the mover's own, if logged
 _RATIO = ("mean_clip_fraction", "mean_ratio", "mean_kl_divergence", "exact/kl_k3", "exact/kl")
 _ENTROPY, _LOSS = ("exact/entropy", "entropy"), "eval/expected_loss"
-_SCORE = ("eval_stockfish/score", "eval_random/score")
+_SCORE, _KL = ("eval_stockfish/score", "eval_random/score"), ("kl_ref", "mean_kl_divergence")
 
 @dataclass(frozen=True)
 class _Log:
@@ -130,9 +130,9 @@ def _suspects(c: dict, rows: Sequence[dict]) -> list[str]:
                                       "is where samples are")
     return found
 
-_rule("KL below 0")(lambda log: next((
-    dict(name=n, step=s, value=y) for n in ("kl_ref", "mean_kl_divergence")
-    for s, y in log.get(n) if y < -0.05), None))
+@_rule("KL below 0")
+def _below_zero(log: _Log) -> dict | None:
+    return next((dict(name=n, step=s, value=y) for n in _KL for s, y in log.get(n) if y < -0.05), None)
 
 @_rule("the end is read after a sync")
 def _after_sync(log: _Log) -> dict | None:

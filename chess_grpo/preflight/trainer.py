@@ -96,7 +96,7 @@ def preflight(
         *check_signal(found.advantages, confirmed, loss_mask),
         *_of_saturation(run, drawn, loss_mask), *_of_filters(run, filters or {}),
         *check_exploration(found.new.all_log_probs.detach(), drawn.actions, drawn.mask),
-        *_of_steps(run, trial, batch), *([check_power(2 * c.match_openings)] * bool(c.match_openings))])
+        *_of_steps(run, trial, batch), *([check_power(2 * c.match_openings)] if c.match_openings else [])])
 
 # %% ../../nbs/preflight/03_trainer.ipynb #136967b9
 def _draw(run: Trainer, boards: Boards, how: ScoringConfig | None = None, **other) -> Rollout:
