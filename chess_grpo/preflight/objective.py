@@ -15,12 +15,13 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity, pad
 
 from ..core import UserError
-from .checks import REMEDIES, Check, Report, judge, keyed, unasked
+from .checks import REMEDIES, Check, Report, in_one_sentence, judge, keyed, unasked
 
 # %% ../../nbs/preflight/01_objective.ipynb #0b1ec702
 _MAY_BE_MEANT = ("constant factor", "without advantage", "flat groups", "empty rows", "masked nan",
                  "baseline", "centred inside", "masked ratios", "one-sided clip", "one side",
-                 "own ratio", "power", "rescaled inside", "by place", "length twice", "squashed")
+                 "own ratio", "power", "rescaled inside", "by place", "length twice", "squashed",
+                 "old reference", "whole batch", "advantage size")
 _UNTIL = unasked("all but this, until it is sound", "all")
 
 def _first(name: str, figure: str, limit: str, wrong: dict[str, bool], key: str = "") -> Check:
@@ -44,10 +45,6 @@ def _takes(f: Callable, *names: str) -> Sequence[str]: # all its parameters
         f"{', '.join(names)}, in this order, that calls yours.") from None
     return takes
 
-def _ran(f: Callable, *given, **more): # what it gives, or one sentence
-    try: return f(*given, **more)
-    except Exception as e: raise UserError(f"This cannot be asked: {type(e).__name__}, {e}.") from e
-
 def _apart(a: Tensor, b: Tensor) -> float: # length of the difference, in lengths of the first
     return ((a.double() - b.double()).norm() / a.double().norm().clamp_min(1e-30)).item()
 
@@ -59,8 +56,9 @@ class _Probe:
     def __init__(self, loss: Callable[..., Tensor], seed: int):
         g, args = torch.Generator().manual_seed(seed), _takes(
             loss, "log_probs", "old", "advantages", "mask", "reference")
-        self.loss, self.cuts = loss, {"whole", "parts"} <= args.keys()
-        self.coefficients = {k: w.default for k, w in args.items() if type(w.default) is float}
+        self.loss, self.cuts, self.edits = loss, {"whole", "parts"} <= args.keys(), False
+        self.coefficients = {k: x for k, w in args.items() if type(x := w.default) is float
+                             or type(x) is int and x == 1}
         self.new, lengths = -2 * torch.rand(8, 8, generator=g) - 1, [8, 2, 5, 7, 3, 6, 4, 1]
         self.mask = torch.arange(8) < torch.tensor(lengths)[:, None]
         self.A = torch.tensor([1.4, -0.6, 0.9, -1.3, 0.5, -0.8, 0.7, -0.8])[:, None].repeat(1, 8)
@@ -74,8 +72,9 @@ class _Probe:
                      reference=self.new)
         if self.cuts: given = {"whole": given.get("mask", self.mask), "parts": 1} | given
         new, *rest = (given.pop(k, x)[rows] for k, x in usual.items())
-        x = new.clone().requires_grad_()
-        value = _ran(self.loss, x, *rest, **given)
+        x, handed = new.clone().requires_grad_(), [r.clone() for r in rest]
+        value = self.loss(x, *handed, **given)
+        self.edits |= any(_apart(a, b) > 0 for a, b in zip(rest, handed))
         if not isinstance(value, Tensor) or value.numel() != 1:
             raise UserError(f"A loss must be a tensor of one number; it is {str(value)[:60]}.")
         if not value.requires_grad: return value.reshape(()), torch.zeros_like(x)
@@ -93,9 +92,17 @@ def _check_along(p: _Probe) -> Check:
     cosine = _cosine(-pull[p.mask], p.A[p.mask]) if size > 0 else 0.0
     felt = torch.stack([p.pull(A=p.A * x).abs() > 1e-3 * size for x in one])    # [8,8,8] bool
     x, there, m = felt.any(2), pull[1:] != 0, p.mask[1:]    # [8,8]: of a row, by which rows
+    spot, flat, gain = 0.05 * (torch.arange(64) == 0).view(8, 8), 0 * p.new - 2, p.A[:, 0] > 0
+    of_old = (p.pull(new=flat, old=flat - spot, reference=flat)
+              - p.pull(new=flat, reference=flat)).abs() > 1e-3 * size
+    dead, back = ~(pull * p.mask).any(1), sum(
+        p.pull(new=p.new + s, old=p.new, reference=p.new + s).abs().sum(1) for s in (2, -2))
     return _first("gradient along the advantages, cosine", f"{cosine:+.2f}", "+ at each token", {
         "not finite": not pull.isfinite().all(), "no gradient": not size > 0,
+        "in place": p.edits, "random": _apart(pull, p.pull()) > 1e-6,
+        "old elsewhere": bool(of_old.any() and not of_old[0, 0]),
         "equal weights": _apart(pull, p.pull(new=less, reference=less)) > max(0.01, p.eps),
+        "clip at 1": bool((dead == gain).all() or (dead == ~gain).all()) and bool(back[dead].any()),
         "turn": not _apart(pull, -p.pull(A=-p.A)) < p.eps,
         "mask late": torch.equal(there[:, 1:], m[:, :-1]) or torch.equal(there[:, :-1], m[:, 1:]),
         "another row": bool((x.sum(0) == 1).all() and (x.sum(1) == 1).all() > x.diag().all()),
@@ -169,8 +176,9 @@ def _check_reference(p: _Probe) -> list[Check]:
     idle, share = ((x.norm() / p.pull().norm()).item() for x in (start, far))
     moves, left = _apart(far, near) > 1e-3, idle / max(share, 1e-30)
     if not moves and not (value - at).abs() > 1e-6 * at.abs().clamp_min(1):
-        return [_first("pull without advantage", f"{idle:.2g}, no reference is used", "0",
-                       {"without advantage": not idle < 1e-3}, "reference")]
+        to_old = (p(A=0 * p.A, old=p.far)[1].norm() / p.pull().norm()).item()
+        return [_first("pull without advantage", f"{idle:.2g}, no reference is used", "0", {
+            "without advantage": not idle < 1e-3, "old reference": to_old > 1e-3}, "reference")]
     to = _cosine(-far[p.mask], (p.far - p.new)[p.mask])
     figure = f"cosine {to:+.2f} with the way to it, {left:.2g} of it at the start"
     wrong = {"reference": not moves, "pull at the start": not left < 1e-3,
@@ -213,6 +221,7 @@ def _check_rows(p: _Probe) -> list[Check]:
     name = "change by cutting a step into micro-batches or ranks"
     return [one, _worst(name, cuts, key + " of rows" * p.of_rows, max(0.01, p.eps), key)]
 
+@in_one_sentence
 def check_objective(
     # of log_probs, with gradient, old, advantages, mask (bool, True = counts), reference, each
     # [N,T]; numbers with a default are coefficients; where it takes `whole`, the step's mask, and
@@ -235,6 +244,7 @@ def check_objective(
                                *_check_rows(p), *read])
 
 # %% ../../nbs/preflight/01_objective.ipynb #0b1ec712
+@in_one_sentence
 def check_advantages(
     # from rewards [B,G,T] and mask (bool, True = counts) to advantages [B,G,T]
     advantages: Callable[[Tensor, Tensor], Tensor],
@@ -247,25 +257,31 @@ def check_advantages(
     r = torch.randint(33, (4, 6, steps), generator=g) / 32    # exact in bf16
     m = torch.arange(steps) < torch.randint(1, steps + 1, (4, 6, 1), generator=g)
     def run(r: Tensor, m: Tensor = m) -> Tensor: # [B,G,T]
-        A = _ran(lambda: torch.as_tensor(advantages(r, m)))
+        handed = r.clone()
+        A = torch.as_tensor(advantages(handed, m.clone()))
+        run.edits |= _apart(r, handed) > 0
         if A.shape == r.shape: return torch.where(m, A.float(), 0)
         raise UserError(f"Advantages must have the rewards' shape {[*r.shape]}, not {[*A.shape]}.")
-    def wide(x): return _ran(lambda: (y := torch.as_tensor(x)).reshape(len(y), len(y[0]), -1))
-    groups = _check_groups(run, r)
+    def wide(x): return (y := torch.as_tensor(x)).reshape(len(y), len(y[0]), -1)
+    run.edits = False
+    groups = _check_groups(run, r, m)
     if groups.causes: return keyed("advantages", [groups, _UNTIL])
     if rewards is None: rewards, mask = r * 0.7, m    # which no float32 holds exactly
     rewards = wide(rewards).float()
-    equal = _ran(_check_equal, run, rewards, rewards == rewards if mask is None else wide(mask).bool())
+    equal = _check_equal(run, rewards, rewards == rewards if mask is None else wide(mask).bool())
     padded = [_check_padded(run, r, m)] if steps > 1 else []
     return keyed("advantages", [groups, *padded, equal, *_check_members(run, r, m, equal.causes)])
 
-def _check_groups(run, r: Tensor) -> Check:
+def _check_groups(run, r: Tensor, m: Tensor) -> Check:
     "Stretch and lift one group's rewards; lift one of its members, which all must feel; rank."
-    whole, one, rest = r.clone(), r.clone(), [0, 2, 3]
+    whole, one, lift, rest = r.clone(), r.clone(), r.clone(), [0, 2, 3]
     whole[1], one[1, 0] = 5 * r[1] + 3 * (r.shape[2] == 1), r[1, 0] + 3
+    lift[1, :, 0] += 3
+    def dealt(x: Tensor) -> Tensor: return x.flatten(0, 1)[5 * torch.arange(24) % 24].view_as(x)
     lone = r * (torch.arange(r.shape[2]) == 0)    # first steps alone have rewards
-    A, W, O, F = map(run, (r, whole, one, lone))
-    own, others = _cosine(A[1], W[1]), min(_cosine(A[rest], X[rest]) for X in (W, O))
+    A, W, O, F, L = map(run, (r, whole, one, lone, lift))
+    rises = (L - A)[1, :, 0]
+    own, others = _cosine(A[1], W[1]), min(_cosine(A[rest], X[rest]) for X in (W, O, L))
     felt, top = (O - A)[1, :, 0].abs() > 1e-4, O[1, :, 0].abs().argmax()
     known = (felt | (A == 0)[1, :, 0] & (O == 0)[1, :, 0]).all() and min(own, others) > 0.999
     differ = A[1, :, 0].std() > 1e-4
@@ -275,12 +291,17 @@ def _check_groups(run, r: Tensor) -> Check:
     figure = f"{own:+.2f} in the group, {others:+.2f} in others"
     return _first("direction kept when one group's rewards are stretched and lifted",
                   figure if A.any() else "all are 0, as in groups of one", "+1.00 in both", {
-        "not finite": not A.isfinite().all(),
+        "not finite": not A.isfinite().all(), "in place": run.edits, "random": _apart(A, run(r)) > 1e-6,
         "another row": bool(differ and torch.equal(run(r.flip(1)), A)
                             or known and top != 0 and O[1, top, 0] > A[1, top, 0]),
         "sign": bool(felt[0]) and not (O - A)[1, 0, 0] > 0, "baseline": bool(free),
+        "whole batch": bool(A.any()) and _apart(dealt(A), run(dealt(r), dealt(m))) < 1e-3,
+        "baseline size": others > 0.999 and bool(
+            rises.abs().min() > max(1e-3, 99 * (rises - rises.mean()).abs().max())),
+        "variance": bool(A.any()) and _apart(A, 2 * run(2 * r)) < 0.01,
         "squashed": alone and felt.all() == felt.any() and not known, "groups": not known,
         "size only": bad.float().mean().item() > 0.02,
+        "advantage size": A.abs().max().item() > 10 * r.shape[2],    # of rewards from 0 to 1
         "one side": bool(((F > -1e-6).all(1) | (F < 1e-6).all(1)).all())}, "groups")
 
 def _check_padded(run, r: Tensor, m: Tensor) -> Check:
@@ -311,8 +332,10 @@ def _check_equal(run, rewards: Tensor, mask: Tensor, at_most: float = 0.01) -> C
     whole = mask.any(1, keepdim=True).expand_as(mask)    # all as long as the longest
     found = run(rewards.gather(1, first).repeat(1, len(rewards[0]), 1), whole)[whole].abs()
     largest, share = found.max().item(), (found > at_most).float().mean()
+    ties = run(torch.ones_like(rewards), whole)[whole].abs().max() > at_most    # which no rounding makes
     return _first("advantage of equal rewards", f"{largest:.2g} ({share:.0%} of steps above)",
-                  f"at most {at_most}", {"equal rewards": not largest <= at_most})
+                  f"at most {at_most}", {
+        "ties": bool(ties), "equal rewards": not largest <= at_most})
 
 # %% ../../nbs/preflight/01_objective.ipynb #08e12110
 def check_entropy(entropy: Tensor, logits: Tensor, temperature: float, at_most=0.01) -> Check:
