@@ -101,30 +101,6 @@ def _passing(
     else: yield game
 
 # %% ../../nbs/integrations/games.ipynb #78c7229f
-class _Zstd(io.RawIOBase):
-    "The bytes of a zstd file; EOFError where its last frame is cut off."
-    def __init__(self, raw, zstandard):
-        self.parts, self.ready = self._decompressed(raw, zstandard.ZstdDecompressor()), b""
-
-    def _decompressed(self, raw, zstd) -> Iterator[bytes]:
-        frame, data = None, b""
-        while data := data or raw.read(1 << 16):
-            frame = frame or zstd.decompressobj()
-            yield frame.decompress(data)
-            data = frame.unused_data    # of the next frame
-            if frame.eof: frame = None
-        if frame: raise EOFError("the compressed data end in the middle")
-
-    def readable(self): return True
-
-    def readinto(self, buffer):
-        while not self.ready:
-            if (part := next(self.parts, None)) is None: return 0
-            self.ready = part
-        n = min(len(buffer), len(self.ready))
-        buffer[:n], self.ready = self.ready[:n], self.ready[n:]
-        return n
-
 @contextmanager
 def _opened(path: Path) -> Iterator[io.TextIOBase]:
     try: raw = open(path, "rb")
@@ -138,7 +114,7 @@ def _unwrapped(raw: io.BufferedIOBase, path: Path) -> io.BufferedIOBase:
     except ImportError:
         raise UserError(f"{path} is compressed with zstd: pip install zstandard, or unpack "
                         "it.") from None
-    return io.BufferedReader(_Zstd(raw, zstandard))
+    return zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
 
 # %% ../../nbs/integrations/games.ipynb #0cd6201f
 def next_game(

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..core import UserError, parse_json, write_whole
 from .checks import LIMITS, REMEDIES, Check, Identity, Report, all_within, keyed
-from .checks import bisect, identity_figures, judge, rounding_limits, unasked
+from .checks import bisect, identity_figures, in_one_sentence, judge, rounding_limits, unasked
 
 # %% ../../nbs/preflight/02_captured.ipynb #92ed79a8
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Captured:
     mask: list[list[bool]] | None = None    # N x tokens, True = enters the loss; None = all
     text: list[str] | None = None    # of the completions, as the reward read them
     encoded_again: list[bool] | None = None    # True = these ids were made from text again
-    advantages: list[list[float]] | None = None    # N x tokens
+    advantages: list[list[float]] | None = None    # N x tokens, or N
     rewards: list[float | None] | None = None    # of completions; None or nan = none
     temperature: float = 1.0    # that the tokens were sampled at
     top_p: float = 1.0    # least share of probability that was kept; 1 = all
@@ -45,6 +45,9 @@ class Captured:
 
     def __post_init__(self): # arrays and tensors will do
         for k in _ROWS: object.__setattr__(self, k, _plain(getattr(self, k)))
+        if isinstance(A := self.advantages, list): # one number a completion will do too
+            wide = [a if isinstance(a, list) else [a] * len(i) for a, i in zip(A, self.completion_ids)]
+            object.__setattr__(self, "advantages", wide if len(A) == len(self) else A)
         _check_captured(self)
 
     def __len__(self) -> int: return len(self.completion_ids)
@@ -139,7 +142,7 @@ def read_captured(path: str | Path) -> Captured: # .jsonl
 
 def _read_lines(path: Path) -> dict[str, Any]:
     rows, settings = {k: [] for k in _ROWS}, {}
-    for i, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
+    for i, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), 1):
         if not line.strip(): continue
         row = _read_line(line, f"{path}, line {i}")
         for k in _SETTINGS:
@@ -202,9 +205,10 @@ def check_ends(captured: Captured, ends: Sequence[int]) -> list[Check]: # ids th
         ask("completions that count what follows", behind & ~end & counted, "after the end")]
 
 # %% ../../nbs/preflight/02_captured.ipynb #0ba7c402
+@in_one_sentence
 def check_batch(
     # with rewards, mask and advantages, as far as there are some; or a dict of its fields (lists,
-    # arrays, tensors; advantages N or N x tokens), or the path of its file
+    # arrays, tensors), or the path of its file
     captured: Captured | dict | str | Path,
     groups: Iterable | None = None, # the name of each completion's; None = one prompt is one group
     again: Callable[[int], float] | None = None, # the reward of one completion, scored alone
@@ -235,13 +239,10 @@ def check_batch(
 def _captured(batch) -> Captured:
     if isinstance(batch, Captured): return batch
     if isinstance(batch, (str, Path)): return read_captured(batch)
-    try:
-        ids, A = batch["completion_ids"], _plain(batch.get("advantages"))
-        if A: A = [x if isinstance(x, list) else [x] * len(i) for x, i in zip(A, ids)]
-        return Captured(**{"log_probs": [[None] * len(i) for i in ids]} | batch | {"advantages": A})
-    except (AttributeError, IndexError, KeyError, TypeError) as e:
-        raise UserError(f"A batch is a Captured, the path of a file, or a dict of"
-                        f" {', '.join((*_ROWS, *_SETTINGS))} ({type(e).__name__}: {e}).") from None
+    if isinstance(batch, dict) and "completion_ids" in batch and not {*batch} - {*_ROWS, *_SETTINGS}:
+        return Captured(**{"log_probs": [[None] * len(i) for i in batch["completion_ids"]]} | batch)
+    raise UserError("A batch is a Captured, the path of a file, or a dict of"
+                    f" {', '.join((*_ROWS, *_SETTINGS))}.")
 
 def _share(name: str, rows: Sequence[bool] | Tensor, cause: str, at_most=0.0, **more) -> Check:
     share = sum(map(bool, rows)) / max(1, len(rows))
@@ -259,18 +260,33 @@ def _check_clones(c: Captured, of: list[Tensor]) -> Check:
 
 def _check_masks(c: Captured) -> list[Check]:
     mask, real = c.counted, (ids := _wide(c.completion_ids, -1)) >= 0
-    late = mask[:, 1:2].any() and not mask[:, 0].any() and len(ids[:, 0].unique()) > 1
+    late = mask[:, 1:2].any(1) & ~mask[:, 0] & (len(ids[:, 0].unique()) > 1)
+    at, last = torch.arange(len(ids)), real.sum(1) - 1
+    tail = real & ((ids != ids[at, last, None]) & real).flip(1).cumsum(1).flip(1).eq(0)    # one token's
+    filled = real.all() & (tail[:, :-1] & tail[:, 1:]).any(1)
+    if filled.any(): filled &= ids[at, last] == ids[at, last][filled].mode().values    # by one token
+    padded = filled.float().mean() > 0.3 and len(tail.sum(1)[filled].unique()) > 1
+    behind = (tail[:, :-1] & tail[:, 1:] & mask[:, 1:]).any(1) & filled & padded
+    known = [x for x in _wide(c.log_probs, math.nan)[mask].tolist() if x == x and not behind.any()]
     checks = [_share("completions of which no token counts", ~mask.any(1), "empty mask", 0.5),
-              _share("masks that leave out the first token", [late], "mask late")]
+              _share("masks that leave out the first token", late, "mask late", 0.5),
+              _share("completions that count their padding", behind, "padding", 0.05),
+              _share("masks of the last token alone",
+                     (mask.sum(1) == 1) & mask[at, last] & (last > 1), "last alone", 0.9),
+              _share("masks that leave out the last token", (mask.sum(1) == last) & ~mask[at, last] & ~padded,
+                     "end masked", 0.9, verdict="warning"),
+              _share("log-probabilities that are one number", [len(known) > 8 and len({*known}) == 1],
+                     "missing")]
     if c.advantages is None: return checks
     A = _wide(c.advantages, 0.0)
     none, largest = "no advantage", A[real].abs().max().item()
     if not A.isfinite().all(): none, largest = "not finite", math.nan
+    size, verdict = ("advantage size", "warning") if largest > 20 else (none, "fault")
     other = ((A != 0) & ~mask & real).any(1) & ((A == 0) & mask).any(1)
     few = ((has := ((A != 0) & mask).sum(1)) > 0) & (has < 0.5 * mask.sum(1))
     return [*checks, _share("advantages where the mask is not", other, "advantage mask"),
             _share("advantages on few tokens", few & ~other, "few advantages", 0.5, verdict="warning"),
-            judge("largest advantage", largest, 1e-9, cause=none, key="advantage")]
+            judge("largest advantage", largest, 1e-9, 20, size, verdict=verdict, key="advantage")]
 
 def _check_rewarded(c: Captured, of: list[Tensor], again, terms, apart: bool) -> list[Check]:
     "Rewards by themselves, beside the advantages, and scored again."
@@ -279,9 +295,10 @@ def _check_rewarded(c: Captured, of: list[Tensor], again, terms, apart: bool) ->
     def equal(x: Tensor, g: Tensor) -> bool: return not x[g].max() - x[g].min() > 1e-9
     flat = [equal(r, g) for g in of if len(g) > 1]
     cause = "constant reward" if equal(r, torch.arange(N)) else "no variance"
+    verdict = "fault" if N >= 16 and sum(flat) > 0.9 * len(flat) else "warning"    # chance, or rare success
     checks = [_share("completions without a reward", ~r.isfinite(), "no reward"),
               _share("groups without variance", flat if r.isfinite().all() else [], cause, 0.5,
-                     verdict="warning" if N < 16 else "fault", key="no variance")]    # may be chance
+                     verdict=verdict, key="no variance")]
     if terms:
         decides = wide(_plain([*terms.values()][0]))
         if decides.shape != r.shape: raise UserError(f"A term must have {N} numbers.")
@@ -305,13 +322,14 @@ def _check_ranks(c: Captured, r: Tensor, of: list[Tensor], apart: bool) -> list[
         return ((better & (A[:, None] < A)).sum() / better.sum().clamp_min(1)).item()
     def centred(group: Tensor) -> bool: # each by itself
         return bool(torch.zeros(len(r)).double().index_add(0, group, A).abs().max() < 1e-3 * A.abs().max())
-    wrong, most = turned(mine), 0.05
+    wrong = turned(mine)
     cause = "sign" if wrong > 0.9 else "size only" if A.min() >= 0 else "another row"
     parts = [x for n in range(2, len(r)) if len(r) % n == 0 for x in (at // n, at % n)]
-    if 0 < wrong < 0.9 and any(centred(x) and turned(x) == 0 for x in parts): cause, most = "groups", 0.0
+    if (0 < wrong < 0.9 or not centred(mine)) and any(centred(x) and turned(x) == 0 for x in parts):
+        return [_share("advantages centred in other groups", [True], "groups", key="ranks")]
     one = [(A[g] >= 0).all() or (A[g] <= 0).all() for g in of if r[g].max() > r[g].min() and A[g].max() > A[g].min()]
-    if len(r) < 16 or cause == "size only" and wrong > most: one = []    # chance, or named
-    return [judge("pairs where the better has the smaller advantage", wrong, at_most=most,
+    if len(r) < 16 or cause == "size only" and wrong > 0.05: one = []    # chance, or named
+    return [judge("pairs where the better has the smaller advantage", wrong, at_most=0.05,
                   cause=cause, show="{:.0%}", key="ranks"),
             _share("advantages on one side of 0", one, "one side", 0.5, verdict="warning")]
 
@@ -471,6 +489,7 @@ def how_made(
     if agrees(best): return Made(best, True, off(best), False, missing(best))
     for how in (w for w in ways if not w.greedy):    # half of them may be greedy
         how, half = _of_most(logits, numbers, how, mask & ~missing(how))
+        if 0.05 < how.temperature < 20 and agrees(how): return Made(how, True, off(how), False, missing(how))
         near = _figures(numbers, logits.numbers(how), half)
         if all_within(near, limits(how)) and off(how) > 10 * near["mean |difference|"]:
             return Made(how, False, off(how), True, missing(how))
@@ -574,6 +593,15 @@ class _Learner:
             rows = self._together() if together else self._one_by_one()
             return CapturedLogits(self.captured, rows)
 
+    def unsteady(self) -> Check:
+        "Score one completion with two seeds, everything put right."
+        def once(seed: int) -> Tensor: # [T,V]
+            one = _Learner(self.captured, self.score, self.put_right, self.exact, seed=seed)
+            with one.under(one.conditions, one.exact): return next(iter(one._one_by_one())).log_softmax(1)
+        a, b = once(self.seed), once(self.seed + 1)
+        off = torch.where(a == b, 0, a - b).abs().mean().item()
+        return judge("one completion scored twice, nats apart", off, at_most=1e-3, cause="random")
+
     def _one_by_one(self) -> Iterable[Tensor]:    # [T,V] each
         for prompt, ids in zip(self.captured.prompt_ids, self.captured.completion_ids):
             tokens = torch.tensor([prompt + ids])
@@ -591,8 +619,10 @@ class _Learner:
             raise UserError(f"score(ids, attention) must give logits {n} x {L} x vocabulary, or of"
                             f" the last {steps + 1} places; it gave {found}.")
         self.captured.check_vocabulary(logits.shape[2])
-        self.device = logits.device.type
-        return logits[:, -steps - 1 : -1].float().cpu()
+        self.device, found = logits.device.type, logits[:, -steps - 1 : -1].float().cpu()
+        if not found.isnan().any(): return found
+        raise UserError("score(ids, attention) gives nan: look at its weights, and for a token that"
+                        " may attend to none.")
 
 def exact_log_probs(captured: Captured, score, exact: Context) -> Tensor: # [N,T]
     "The learner's log-probabilities at temperature 1, a sample at a time; nan = padding."
@@ -647,7 +677,12 @@ class _Sides:
     def rest_of(self) -> str:
         "What numbers are of that nothing makes, or where they are."
         made, again = self.sampled, any(self.captured.encoded_again or ())
+        if len(self.given[self.mask].unique()) == 1: return "missing"
+        top = self.truth.numbers(replace(made.how, greedy=True, filters=False, scale=False))
+        if all_within(_figures(self.given, self._old(frozenset()) - top, self.mask), self.limits):
+            return "unnormalised"
         if on_grid(self.given[self.mask]): return "grid"
+        if self.captured.dtype == "float32" and self._as_in_half(): return "dtype unsaid"
         known = "unknown" if made.agrees or self.behind else self._prompt() or self._place()
         return "tokens" if again and (made.partly or known == "later tokens") else known or "unknown"
 
@@ -655,6 +690,12 @@ class _Sides:
     def _rest(self) -> tuple[Tensor, Tensor]: # [N,T] nats, 0 where there is none; [N,T] bool
         d, m = self.given - self._old(frozenset()), self.mask & ~self.sampled.missing
         return torch.where(m & d.isfinite(), d, 0), m & d.isfinite()
+
+    def _as_in_half(self) -> bool:
+        "Is nearly every number off, and by no more than eight bits of the logits would make it?"
+        off = self._rest[0][self._rest[1]].abs()
+        z = torch.cat([z[z.isfinite()] for z in self.truth.rows])
+        return bool((off > 1e-5).float().mean() > 0.9 and off.mean() < z.square().mean().sqrt() / 256)
 
     def _prompt(self) -> str:
         "Are they of prompts that begin twice, do not begin, or lack their end?"
@@ -825,8 +866,9 @@ class CapturedReport(Report):
 
 _NOTHING = Identity({k: math.nan for k in LIMITS})
 
+@in_one_sentence
 def check_captured(
-    captured: Captured,
+    captured: Captured | dict | str | Path, # or a dict of its fields, or the path of its file
     # the learner: ids and attention [N,L], 1 = token, 0 = padding -> logits [N,L,V], as training
     # makes them; the places before the completions may be left out
     score: Callable[[Tensor, Tensor], Tensor],
@@ -843,9 +885,11 @@ def check_captured(
     seed: int = 0, # of dropout
 ) -> CapturedReport:
     "Is what sampled what learns? Only the learner is run; nothing is changed."
+    captured = _captured(captured)
     if not captured.counted.any(): return CapturedReport([_check_masks(captured)[0]], _NOTHING)
     padded = padded and len({*map(len, captured.prompt_ids)}) > 1
     learner = _Learner(captured, score, put_right or {}, exact, padded, seed)
+    if (unsteady := learner.unsteady()).causes: return CapturedReport([unsteady], _NOTHING)
     if all(x is None or math.isnan(x) for r in captured.log_probs for x in r):
         return _check_tokens_alone(learner)
     sides = _Sides(captured, learner, log_probs, sampler, temperature)
