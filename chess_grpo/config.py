@@ -38,7 +38,7 @@ class TrainConfig(Config):
     "What a run is."
     run_name: str = key("", "the run is kept in runs/NAME; empty = chess-grpo-DATE-TIME-xxxx")
     seed: int = key(0, "of weights, positions and moves", least=0, most=2**31 - 1)
-    max_steps: int = key(120, "optimiser steps of the whole run; the schedule is stretched over them", least=1,
+    max_steps: int = key(480, "optimiser steps of the whole run; the schedule is stretched over them", least=1,
                          most=10_000_000)
     batch_size: int = key(256, "positions a step (B)", least=1, most=1_000_000)
     start: str | None = key(None, "a checkpoint to start from; none = random weights")
@@ -108,7 +108,7 @@ class TrainConfig(Config):
                                   "the other, if beta is 0; none = it is "
                                   "constant", unit="nats", above=0)
     preflight: str = key("stop", "what to do when the preflight finds a fault", choices=("stop", "warn", "off"))
-    eval_steps: int = key(15, "steps between two evaluations and checkpoints", least=1)
+    eval_steps: int = key(40, "steps between two evaluations and checkpoints", least=1)
     match_opponent: str = key("random", "who is played: random, skill 2 at 10,000 nodes, Elo 1350 at 50 ms, depth 1; "
                               "skill 1 up at 10,000 nodes: it also replies in games in progress, its skill rising")
     match_openings: int = key(50, "random openings of a match, two games each; 0 = no match", least=0)
