@@ -123,11 +123,9 @@ def score_moves(
 def _new_games(n: int, generator: torch.Generator, exclude: Tensor | None) -> Boards: # [n]
     "Where the games of a shard begin, in random order; those of the book are not excluded."
     half, quarter, book = n - n // 2, n // 4, load_book()
-    parts = [
-        random_starts(half, generator, exclude),
-        random_endings(quarter, generator, exclude),
-        book[torch.randint(len(book), (n - half - quarter,), generator=generator)],
-    ]
+    parts = [random_starts(half, generator, exclude),
+             random_endings(quarter, generator, exclude),
+             book[torch.randint(len(book), (n - half - quarter,), generator=generator)]]
     return Boards.cat(parts)[torch.randperm(n, generator=generator)]
 
 def _play_on(

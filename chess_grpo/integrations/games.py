@@ -112,8 +112,7 @@ def _unwrapped(raw: io.BufferedIOBase, path: Path) -> io.BufferedIOBase:
     if path.suffix != ".zst": return raw
     try: import zstandard
     except ImportError:
-        raise UserError(f"{path} is compressed with zstd: pip install zstandard, or unpack "
-                        "it.") from None
+        raise UserError(f"{path} is zstd: pip install zstandard, or unpack it.") from None
     return zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
 
 # %% ../../nbs/integrations/games.ipynb #0cd6201f

@@ -127,8 +127,7 @@ class UciPlayer:
             program, *options = shlex.split(command)
             self.engine = chess.engine.SimpleEngine.popen_uci([program, *options], timeout=30)
         except (OSError, ValueError, chess.engine.EngineError, TimeoutError) as e:
-            raise UserError(f"{command!r} does not answer as a UCI engine"
-                            f" ({type(e).__name__}).") from None
+            raise UserError(f"{command!r} does not answer as a UCI engine ({e!r}).") from None
         self.name = " ".join([Path(program).name, *options])
         self.limit = chess.engine.Limit(nodes=nodes)
 

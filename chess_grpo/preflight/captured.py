@@ -45,9 +45,9 @@ class Captured:
 
     def __post_init__(self): # arrays and tensors will do
         for k in _ROWS: object.__setattr__(self, k, _plain(getattr(self, k)))
-        if isinstance(A := self.advantages, list): # one number a completion will do too
-            wide = [a if isinstance(a, list) else [a] * len(i) for a, i in zip(A, self.completion_ids)]
-            object.__setattr__(self, "advantages", wide if len(A) == len(self) else A)
+        if isinstance(A := self.advantages, list) and len(A) == len(self): # one number a row will do
+            A = [a if isinstance(a, list) else [a] * len(i) for a, i in zip(A, self.completion_ids)]
+            object.__setattr__(self, "advantages", A)
         _check_captured(self)
 
     def __len__(self) -> int: return len(self.completion_ids)
@@ -168,7 +168,7 @@ def _read_line(line: str, where: str) -> dict[str, Any]:
     return row
 
 # %% ../../nbs/preflight/02_captured.ipynb #596d55d4
-def _by_turns(end: Tensor, counted: Tensor, real: Tensor) -> tuple[Tensor, Tensor]: # [N,T] bool
+def _by_turns(end: Tensor, counted: Tensor, real: Tensor) -> tuple[Tensor, Tensor]: # [N,T]
     "The first end of each turn, and what stands behind it there; text between is no turn."
     first, behind = ([[False] * end.shape[1] for _ in end] for _ in range(2))
     for n, (e, c, r) in enumerate(zip(end.tolist(), counted.tolist(), real.tolist())):
@@ -207,10 +207,9 @@ def check_ends(captured: Captured, ends: Sequence[int]) -> list[Check]: # ids th
 # %% ../../nbs/preflight/02_captured.ipynb #0ba7c402
 @in_one_sentence
 def check_batch(
-    # with rewards, mask and advantages, as far as there are some; or a dict of its fields (lists,
-    # arrays, tensors), or the path of its file
+    # what is known of it; or a dict of its fields (arrays will do), or the path of its file
     captured: Captured | dict | str | Path,
-    groups: Iterable | None = None, # the name of each completion's; None = one prompt is one group
+    groups: Iterable | None = None, # each completion's, by name; None = a prompt is a group
     again: Callable[[int], float] | None = None, # the reward of one completion, scored alone
     terms: dict[str, Sequence[float]] | None = None, # of rewards; the first is what decides
 ) -> Report:
@@ -239,7 +238,7 @@ def check_batch(
 def _captured(batch) -> Captured:
     if isinstance(batch, Captured): return batch
     if isinstance(batch, (str, Path)): return read_captured(batch)
-    if isinstance(batch, dict) and "completion_ids" in batch and not {*batch} - {*_ROWS, *_SETTINGS}:
+    if isinstance(batch, dict) and {"completion_ids"} <= {*batch} <= {*_ROWS, *_SETTINGS}:
         return Captured(**{"log_probs": [[None] * len(i) for i in batch["completion_ids"]]} | batch)
     raise UserError("A batch is a Captured, the path of a file, or a dict of"
                     f" {', '.join((*_ROWS, *_SETTINGS))}.")
@@ -262,21 +261,20 @@ def _check_masks(c: Captured) -> list[Check]:
     mask, real = c.counted, (ids := _wide(c.completion_ids, -1)) >= 0
     late = mask[:, 1:2].any(1) & ~mask[:, 0] & (len(ids[:, 0].unique()) > 1)
     at, last = torch.arange(len(ids)), real.sum(1) - 1
-    tail = real & ((ids != ids[at, last, None]) & real).flip(1).cumsum(1).flip(1).eq(0)    # one token's
+    tail = real & ((ids != ids[at, last, None]) & real).flip(1).cumsum(1).flip(1).eq(0)
     filled = real.all() & (tail[:, :-1] & tail[:, 1:]).any(1)
-    if filled.any(): filled &= ids[at, last] == ids[at, last][filled].mode().values    # by one token
+    if filled.any(): filled &= ids[at, last] == ids[at, last][filled].mode().values
     padded = filled.float().mean() > 0.3 and len(tail.sum(1)[filled].unique()) > 1
     behind = (tail[:, :-1] & tail[:, 1:] & mask[:, 1:]).any(1) & filled & padded
-    known = [x for x in _wide(c.log_probs, math.nan)[mask].tolist() if x == x and not behind.any()]
+    known, n, end = _wide(c.log_probs, math.nan)[mask], mask.sum(1), mask[at, last]
+    one = len(known) > 8 and bool(((known == 0) | (known < -999)).all()) and not behind.any()
     checks = [_share("completions of which no token counts", ~mask.any(1), "empty mask", 0.5),
               _share("masks that leave out the first token", late, "mask late", 0.5),
               _share("completions that count their padding", behind, "padding", 0.05),
-              _share("masks of the last token alone",
-                     (mask.sum(1) == 1) & mask[at, last] & (last > 1), "last alone", 0.9),
-              _share("masks that leave out the last token", (mask.sum(1) == last) & ~mask[at, last] & ~padded,
+              _share("masks of the last token alone", (n == 1) & end & (last > 1), "last alone", 0.9),
+              _share("masks that leave out the last token", (n == last) & ~end & ~padded,
                      "end masked", 0.9, verdict="warning"),
-              _share("log-probabilities that are one number", [len(known) > 8 and len({*known}) == 1],
-                     "missing")]
+              _share("log-probabilities that are fillings", [one], "missing")]
     if c.advantages is None: return checks
     A = _wide(c.advantages, 0.0)
     none, largest = "no advantage", A[real].abs().max().item()
@@ -295,10 +293,10 @@ def _check_rewarded(c: Captured, of: list[Tensor], again, terms, apart: bool) ->
     def equal(x: Tensor, g: Tensor) -> bool: return not x[g].max() - x[g].min() > 1e-9
     flat = [equal(r, g) for g in of if len(g) > 1]
     cause = "constant reward" if equal(r, torch.arange(N)) else "no variance"
-    verdict = "fault" if N >= 16 and sum(flat) > 0.9 * len(flat) else "warning"    # chance, or rare success
+    verdict = "fault" if N >= 16 and sum(flat) > 0.9 * len(flat) else "warning"
     checks = [_share("completions without a reward", ~r.isfinite(), "no reward"),
               _share("groups without variance", flat if r.isfinite().all() else [], cause, 0.5,
-                     verdict=verdict, key="no variance")]
+                     verdict=verdict, key="no variance")]    # by chance, or success is rare
     if terms:
         decides = wide(_plain([*terms.values()][0]))
         if decides.shape != r.shape: raise UserError(f"A term must have {N} numbers.")
@@ -386,7 +384,7 @@ class Making:
     "How log-probabilities were made of logits."
     temperature: float
     filters: bool = False    # after top-p, top-k, min-p and penalties
-    scale: bool = False    # the log-probabilities were divided by the temperature, not the logits
+    scale: bool = False    # log-probabilities were divided by the temperature, not logits
     positions: int = 0    # the number at t belongs to token t + positions
     greedy: bool = False    # it belongs to the greedy token
 
@@ -489,7 +487,8 @@ def how_made(
     if agrees(best): return Made(best, True, off(best), False, missing(best))
     for how in (w for w in ways if not w.greedy):    # half of them may be greedy
         how, half = _of_most(logits, numbers, how, mask & ~missing(how))
-        if 0.05 < how.temperature < 20 and agrees(how): return Made(how, True, off(how), False, missing(how))
+        if 0.05 < how.temperature < 20 and agrees(how):
+            return Made(how, True, off(how), False, missing(how))
         near = _figures(numbers, logits.numbers(how), half)
         if all_within(near, limits(how)) and off(how) > 10 * near["mean |difference|"]:
             return Made(how, False, off(how), True, missing(how))
@@ -597,10 +596,11 @@ class _Learner:
         "Score one completion with two seeds, everything put right."
         def once(seed: int) -> Tensor: # [T,V]
             one = _Learner(self.captured, self.score, self.put_right, self.exact, seed=seed)
-            with one.under(one.conditions, one.exact): return next(iter(one._one_by_one())).log_softmax(1)
+            with one.under(one.conditions, one.exact): z = next(iter(one._one_by_one()))
+            return z.log_softmax(1)
         a, b = once(self.seed), once(self.seed + 1)
         off = torch.where(a == b, 0, a - b).abs().mean().item()
-        return judge("one completion scored twice, nats apart", off, at_most=1e-3, cause="random")
+        return judge("one completion scored twice, nats", off, at_most=1e-3, cause="random")
 
     def _one_by_one(self) -> Iterable[Tensor]:    # [T,V] each
         for prompt, ids in zip(self.captured.prompt_ids, self.captured.completion_ids):
@@ -692,7 +692,7 @@ class _Sides:
         return torch.where(m & d.isfinite(), d, 0), m & d.isfinite()
 
     def _as_in_half(self) -> bool:
-        "Is nearly every number off, and by no more than eight bits of the logits would make it?"
+        "Is nearly every number off, by no more than eight bits of the logits make it?"
         off = self._rest[0][self._rest[1]].abs()
         z = torch.cat([z[z.isfinite()] for z in self.truth.rows])
         return bool((off > 1e-5).float().mean() > 0.9 and off.mean() < z.square().mean().sqrt() / 256)
@@ -700,7 +700,7 @@ class _Sides:
     def _prompt(self) -> str:
         "Are they of prompts that begin twice, do not begin, or lack their end?"
         c, l = self.captured, self.learner
-        for a, b in ((-1, 0), (1, 0), (0, 1), (0, 2), (0, 3), (0, 4)):    # fewer before, behind
+        for a, b in ((-1, 0), (1, 0), (0, 1), (0, 2), (0, 3), (0, 4)):    # before, behind
             prompts = [p[:1] * (a < 0) + p[max(a, 0):len(p) - b] or p for p in c.prompt_ids]
             l = _Learner(replace(c, prompt_ids=prompts), l.score, l.put_right, l.exact, seed=l.seed)
             found = l.logits(l.conditions, l.exact).numbers(self.sampled.how)
@@ -717,7 +717,7 @@ class _Sides:
         both = (self.given[:64, None] - old[None, :64]).abs().nanmean(2).min(1)
         other = both.indices != torch.arange(len(both.indices))
         if (other & (both.values <= few)).float().mean() > 0.5: return "another row"
-        several = len({*map(tuple, self.captured.prompt_ids)}) / len(m)    # copies of one context
+        several = len({*map(tuple, self.captured.prompt_ids)}) / len(m)    # copies of one
         def chance(same: Tensor, of: Tensor) -> float: # that so many agree there, log
             return same.sum() * math.log((near & of & ~same).sum() / (of & ~same).sum() + 1e-2)
         far = ~near.all(1, keepdim=True)
@@ -730,7 +730,7 @@ class _Sides:
         if 0.2 < same / len(row) < 0.95 and row[same] > 1.5 * row[same - 1]: return "some rows"
         if d.sum().abs() > 0.8 * d.abs().sum() and ((d >= -4 * few).all() or (d <= 4 * few).all()):
             return "one-sided"
-        def room(z: Tensor, ids: list[int]) -> list[float]: # for a token to move, by these logits
+        def room(z: Tensor, ids: list[int]) -> list[float]: # for a token to move
             p = (z / self.captured.temperature).softmax(1)
             return (1 - 2 * p[range(len(ids)), ids] + (p * p).sum(1)).clamp_min(0.01).sqrt().tolist()
         d = d.abs() / _wide([*map(room, self.truth.rows, self.captured.completion_ids)], 1.0)

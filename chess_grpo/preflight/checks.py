@@ -84,7 +84,7 @@ def keyed(room: str, checks: Iterable[Check]) -> Report: # each key after the na
     return Report([replace(c, key=f"{room}/{c.key}") for c in checks])
 
 def in_one_sentence(f: Callable) -> Callable: # decorates
-    "What fails in it, of a wrong type or in a call of yours, is a `UserError` with its reason."
+    "What fails in it, such as a wrong type or a call of yours, is a `UserError`."
     @wraps(f)
     def ask(*given, **more):
         try: return f(*given, **more)
@@ -114,7 +114,7 @@ class Identity:
     tried: tuple[str, ...] = ()    # what could be put right
     remedies: dict[str, str] = field(default_factory=lambda: REMEDIES)
     limits: dict[str, float] = field(default_factory=lambda: LIMITS)    # of arithmetic
-    rest: dict[str, float] | None = None    # figures with all of `tried` put right; None = unknown
+    rest: dict[str, float] | None = None    # figures with all that put right; None = unknown
     @property
     def explained(self) -> bool:
         "Is what is left, with everything put right, no more than arithmetic?"
@@ -337,7 +337,7 @@ class Step:
 
 def step_size(
     parameters: Iterable[Tensor], # that learn; they are changed
-    log_probs: Callable[[], Tensor], # [M,A] of all actions in some states, at the present weights
+    log_probs: Callable[[], Tensor], # [M,A] of all actions in some states, as it is now
     update: Callable[[], float], # one, with its gradients left in place; its learning rate
     learning_rates: Sequence[float], # of all planned updates
 ) -> Step:

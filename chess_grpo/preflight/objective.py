@@ -102,7 +102,7 @@ def _check_along(p: _Probe) -> Check:
         "in place": p.edits, "random": _apart(pull, p.pull()) > 1e-6,
         "old elsewhere": bool(of_old.any() and not of_old[0, 0]),
         "equal weights": _apart(pull, p.pull(new=less, reference=less)) > max(0.01, p.eps),
-        "clip at 1": bool((dead == gain).all() or (dead == ~gain).all()) and bool(back[dead].any()),
+        "clip at 1": bool(((dead == gain).all() or (dead == ~gain).all()) and back[dead].any()),
         "turn": not _apart(pull, -p.pull(A=-p.A)) < p.eps,
         "mask late": torch.equal(there[:, 1:], m[:, :-1]) or torch.equal(there[:, :-1], m[:, 1:]),
         "another row": bool((x.sum(0) == 1).all() and (x.sum(1) == 1).all() > x.diag().all()),
@@ -176,9 +176,9 @@ def _check_reference(p: _Probe) -> list[Check]:
     idle, share = ((x.norm() / p.pull().norm()).item() for x in (start, far))
     moves, left = _apart(far, near) > 1e-3, idle / max(share, 1e-30)
     if not moves and not (value - at).abs() > 1e-6 * at.abs().clamp_min(1):
-        to_old = (p(A=0 * p.A, old=p.far)[1].norm() / p.pull().norm()).item()
+        old = (p(A=0 * p.A, old=p.far)[1].norm() / p.pull().norm()).item()
         return [_first("pull without advantage", f"{idle:.2g}, no reference is used", "0", {
-            "without advantage": not idle < 1e-3, "old reference": to_old > 1e-3}, "reference")]
+            "without advantage": not idle < 1e-3, "old reference": old > 1e-3}, "reference")]
     to = _cosine(-far[p.mask], (p.far - p.new)[p.mask])
     figure = f"cosine {to:+.2f} with the way to it, {left:.2g} of it at the start"
     wrong = {"reference": not moves, "pull at the start": not left < 1e-3,
@@ -332,10 +332,9 @@ def _check_equal(run, rewards: Tensor, mask: Tensor, at_most: float = 0.01) -> C
     whole = mask.any(1, keepdim=True).expand_as(mask)    # all as long as the longest
     found = run(rewards.gather(1, first).repeat(1, len(rewards[0]), 1), whole)[whole].abs()
     largest, share = found.max().item(), (found > at_most).float().mean()
-    ties = run(torch.ones_like(rewards), whole)[whole].abs().max() > at_most    # which no rounding makes
+    ties = run(torch.ones_like(rewards), whole)[whole].abs().max() > at_most    # exact
     return _first("advantage of equal rewards", f"{largest:.2g} ({share:.0%} of steps above)",
-                  f"at most {at_most}", {
-        "ties": bool(ties), "equal rewards": not largest <= at_most})
+                  f"at most {at_most}", {"ties": bool(ties), "equal rewards": not largest <= at_most})
 
 # %% ../../nbs/preflight/01_objective.ipynb #08e12110
 def check_entropy(entropy: Tensor, logits: Tensor, temperature: float, at_most=0.01) -> Check:
