@@ -45,7 +45,7 @@ def first_cell(notebook: dict) -> str:
     code = source_of(notebook, "code")
     extra = ",".join(x for x, needs in EXTRAS.items() if needs.search(code))
     beside = [p for x, names in BESIDE.items() for p in names.split()
-              if re.search(rf"^\s*(import|from) {x}\b|^#\| {x}$", code, re.M)]
+              if re.search(rf"^\s*(import|from) {x}\b|^#\| {x}$|import_module\(.{x}.\)", code, re.M)]
     return FIRST.replace("EXTRA", f"[{extra}]" if extra else "").replace(
         "BESIDE", "".join(f', "{p}"' for p in beside))
 
