@@ -10,8 +10,8 @@ from typing import Sequence
 from project import ROOT, library, modules, notebooks, source_of
 
 BUDGETS = {
-    "lines: core": 7_500, "lines: preflight": 2_480, "lines: text": 1_700, "lines: ui": 1_200,
-    "lines: integrations": 1_820, "lines: research": 400, "lines: all": 15_000,
+    "lines: core": 7_500, "lines: preflight": 2_540, "lines: text": 1_700, "lines: ui": 1_200,
+    "lines: integrations": 1_760, "lines: research": 400, "lines: all": 15_000,
     "public names": 350, "keys of a training run": 60, "commands": 8, "notebooks": 60,
     "words of prose": 45_000, "columns of a line, p90": 95, "lines of a function, p90": 20}
 KEYS = "from chess_grpo.config import TrainConfig; from chess_grpo.schema import keys; print(len(keys(TrainConfig)))"

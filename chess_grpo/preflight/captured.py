@@ -61,7 +61,7 @@ class Captured:
         return _wide(self.mask or [[True] * len(c) for c in self.completion_ids], False).bool()
     def check_vocabulary(self, known: int):
         "`UserError` if there is a token beyond the first `known` ones, those of a learner."
-        most = max(t for r in (*self.prompt_ids, *self.completion_ids) for t in r)
+        most = max(map(max, (*self.prompt_ids, *self.completion_ids)))
         if most >= known:
             raise UserError(f"There is a token {most} in {self.source}, the learner knows {known}:"
                             " are these the same tokenizer?")
@@ -128,7 +128,7 @@ def write_captured(captured: Captured, path: str | Path): # .jsonl
     write_whole(_jsonl(path), lambda p: Path(p).write_text(text, encoding="utf-8"))
 
 def _jsonl(path: str | Path) -> Path:
-    if Path(path).suffix == ".jsonl": return Path(path)
+    if isinstance(path, (str, Path)) and Path(path).suffix == ".jsonl": return Path(path)
     raise UserError(f"{path} must end in .jsonl: one completion a line.")
 
 def read_captured(path: str | Path) -> Captured: # .jsonl
@@ -185,6 +185,9 @@ def _once(c: Captured) -> Tensor: # [N,T] bool, True = counts, and is no copy of
     rows = [(*p, -1, *i) for p, i in zip(c.prompt_ids, c.completion_ids)]
     return c.counted & torch.tensor([rows.index(r) == n for n, r in enumerate(rows)])[:, None]
 
+def _some(c: Captured, n: int = 64) -> Captured: # the first of them
+    return replace(c, **{k: getattr(c, k)[:n] for k in _ROWS if getattr(c, k) is not None})
+
 def check_ends(captured: Captured, ends: Sequence[int]) -> list[Check]: # ids that end a text
     "Is the first end of text in the loss, and nothing behind it?"
     ids, counted = _wide(captured.completion_ids, -1), captured.counted
@@ -229,16 +232,19 @@ def check_batch(
     checks = [apart, _share("prompts that begin twice", twice, "begin twice", 0.5),
               _share("completions that begin with their prompt", inside, "prompt inside", 0.5),
               _check_clones(c, of), *_check_masks(c)]
+    if any(inside): checks = [x for x in checks if "missing" not in x.causes]    # of the prompt
     if not c.rewards: return keyed("batch", [*checks, unasked("rewards: none", "rewards")])
     more = _check_rewarded(c, of, again, terms, bool(apart.causes))
     if {"no variance", "constant reward"} & {n for x in more for n in x.causes}:
         checks = [x for x in checks if "no advantage" not in x.causes]
+    if any("advantage mask" in x.causes for x in checks):
+        more = [x for x in more if x.key != "sums"]
     return keyed("batch", checks + more)
 
 def _captured(batch) -> Captured:
     if isinstance(batch, Captured): return batch
     if isinstance(batch, (str, Path)): return read_captured(batch)
-    if isinstance(batch, dict) and {"completion_ids"} <= {*batch} <= {*_ROWS, *_SETTINGS}:
+    if isinstance(batch, dict) and {*_ROWS[:2]} <= {*batch} <= {*_ROWS, *_SETTINGS}:
         return Captured(**{"log_probs": [[None] * len(i) for i in batch["completion_ids"]]} | batch)
     raise UserError("A batch is a Captured, the path of a file, or a dict of"
                     f" {', '.join((*_ROWS, *_SETTINGS))}.")
@@ -248,40 +254,50 @@ def _share(name: str, rows: Sequence[bool] | Tensor, cause: str, at_most=0.0, **
     return judge(name, share, at_most=at_most, cause=cause, show="{:.0%}", **more)
 
 def _check_clones(c: Captured, of: list[Tensor]) -> Check:
-    "Copies in a group that the log-probabilities do not explain."
-    copies, first = [], {}
+    "Copies in a group that their log-probabilities do not explain, nor how short they are."
+    copies, first, chance = 0, set(), 0.0
     for n, i in ((n, i) for n, g in enumerate(of) for i in g.tolist()):
-        if first.setdefault((n, *c.completion_ids[i]), i) != i: copies.append(i)
-    nats = [x for i in copies for x in c.log_probs[i] if x is not None and x == x]
-    most = 0.5 if sum(nats) < -20 or not nats else 1.0    # nats: of their chance
-    return judge("completions that are a copy", len(copies) / max(1, len(c) - len(of)),
-                 at_most=most, cause="clones", show="{:.0%}")
+        row = (n, *c.completion_ids[i])
+        nats = [x for x in c.log_probs[i] if x is not None and x == x]
+        chance += min(1.0, len(of[n]) * math.exp(sum(nats))) if nats else len(row) < 4
+        copies += row in first
+        first.add(row)
+    return judge("completions that are a copy", copies / max(1, len(c) - len(of)),
+                 at_most=min(1.0, 0.5 + chance / len(c)), cause="clones", show="{:.0%}")
 
 def _check_masks(c: Captured) -> list[Check]:
     mask, real = c.counted, (ids := _wide(c.completion_ids, -1)) >= 0
-    late = mask[:, 1:2].any(1) & ~mask[:, 0] & (len(ids[:, 0].unique()) > 1)
+    late = (mask.sum(1) > 1) & ~mask[:, 0] & (len(ids[:, 0].unique()) > 1)
     at, last = torch.arange(len(ids)), real.sum(1) - 1
     tail = real & ((ids != ids[at, last, None]) & real).flip(1).cumsum(1).flip(1).eq(0)
     filled = real.all() & (tail[:, :-1] & tail[:, 1:]).any(1)
     if filled.any(): filled &= ids[at, last] == ids[at, last][filled].mode().values
     padded = filled.float().mean() > 0.3 and len(tail.sum(1)[filled].unique()) > 1
     behind = (tail[:, :-1] & tail[:, 1:] & mask[:, 1:]).any(1) & filled & padded
-    known, n, end = _wide(c.log_probs, math.nan)[mask], mask.sum(1), mask[at, last]
-    one = len(known) > 8 and bool(((known == 0) | (known < -999)).all()) and not behind.any()
+    lps, n, end = _wide(c.log_probs, math.nan), mask.sum(1), mask[at, last]
+    filled = (lps.isnan() & ~lps[mask].isnan().all() | (lps < -999)) & mask
+    filled |= mask & ((n > 3) & ((lps == 0) | ~mask).all(1))[:, None]    # a row of 0
+    filled |= mask & (lps < -9) & (len(lps[mask]) > 8 and len(lps[mask].unique()) == 1)
+    ended = ids[at, last] == ids[at, last].mode().values
+    ended |= ended.sum() < 4
     checks = [_share("completions of which no token counts", ~mask.any(1), "empty mask", 0.5),
               _share("masks that leave out the first token", late, "mask late", 0.5),
               _share("completions that count their padding", behind, "padding", 0.05),
               _share("masks of the last token alone", (n == 1) & end & (last > 1), "last alone", 0.9),
-              _share("masks that leave out the last token", (n == last) & ~end & ~padded,
+              _share("masks that leave out the last token", ((n == last) & ~end & ~padded)[ended],
                      "end masked", 0.9, verdict="warning"),
-              _share("log-probabilities that are fillings", [one], "missing")]
+              _share("log-probabilities that are fillings", filled[mask] & ~behind.any(),
+                     "missing")]
     if c.advantages is None: return checks
     A = _wide(c.advantages, 0.0)
     none, largest = "no advantage", A[real].abs().max().item()
     if not A.isfinite().all(): none, largest = "not finite", math.nan
     size, verdict = ("advantage size", "warning") if largest > 20 else (none, "fault")
     other = ((A != 0) & ~mask & real).any(1) & ((A == 0) & mask).any(1)
+    ends = [x.long().argmax(1) for x in (mask, mask.long().cumsum(1))]    # first, last that counts
+    edge = (A != 0).any(1) & mask.any(1) & ((A[at, ends[0]] == 0) | (A[at, ends[1]] == 0))
     few = ((has := ((A != 0) & mask).sum(1)) > 0) & (has < 0.5 * mask.sum(1))
+    other |= edge & ~few & (edge.float().mean() > 0.9)
     return [*checks, _share("advantages where the mask is not", other, "advantage mask"),
             _share("advantages on few tokens", few & ~other, "few advantages", 0.5, verdict="warning"),
             judge("largest advantage", largest, 1e-9, 20, size, verdict=verdict, key="advantage")]
@@ -306,8 +322,11 @@ def _check_rewarded(c: Captured, of: list[Tensor], again, terms, apart: bool) ->
     if c.advantages is not None: checks += _check_ranks(c, r, of, apart)
     if again is None:
         return [*checks, unasked("rewards of another row: nothing scores again", "another row")]
-    other = (wide([again(i) for i in range(N)]) - r).abs() > 1e-4 * (1 + r.abs())
-    return [*checks, _share("rewards that are others when scored alone", other, "another row")]
+    off = (wide([again(i) for i in range(N)]) - r).abs()
+    cause = "noisy reward" if off.max() < 0.5 * r.std() else "another row"
+    verdict = "warning" if cause == "noisy reward" else "fault"
+    return [*checks, _share("rewards that are others when scored alone",
+                            off > 1e-4 * (1 + r.abs()), cause, verdict=verdict, key="another row")]
 
 def _check_ranks(c: Captured, r: Tensor, of: list[Tensor], apart: bool) -> list[Check]:
     "In a group the better has more; where it is so in parts of groups only, they were others."
@@ -325,11 +344,20 @@ def _check_ranks(c: Captured, r: Tensor, of: list[Tensor], apart: bool) -> list[
     parts = [x for n in range(2, len(r)) if len(r) % n == 0 for x in (at // n, at % n)]
     if (0 < wrong < 0.9 or not centred(mine)) and any(centred(x) and turned(x) == 0 for x in parts):
         return [_share("advantages centred in other groups", [True], "groups", key="ranks")]
+    none = [(A[g] == 0).all() for g in of if r[g].max() > r[g].min() and A.any()]
     one = [(A[g] >= 0).all() or (A[g] <= 0).all() for g in of if r[g].max() > r[g].min() and A[g].max() > A[g].min()]
     if len(r) < 16 or cause == "size only" and wrong > 0.05: one = []    # chance, or named
+    sums = torch.stack([A[g].sum() for g in of]).abs() > 0.02 * A.abs().max()
+    level = all(len({a for a in row if a}) < 2 for row in c.advantages)    # one a completion
+    size = "whole batch" if A.sum().abs() < 0.02 * A.abs().sum() else "baseline size"
+    sums &= level and wrong <= 0.05 and 2 * sum(one) <= len(one)    # else it has another name
     return [judge("pairs where the better has the smaller advantage", wrong, at_most=0.05,
                   cause=cause, show="{:.0%}", key="ranks"),
-            _share("advantages on one side of 0", one, "one side", 0.5, verdict="warning")]
+            _share("advantages on one side of 0", one, "one side", 0.5, verdict="warning"),
+            _share("groups whose advantages do not add up to 0", sums, size, 0.5,
+                   verdict="warning", key="sums"),
+            _share("groups that differ in rewards, not in advantages", none, "no advantage", 0.1,
+                   key="no advantage of a group")]
 
 # %% ../../nbs/preflight/02_captured.ipynb #1ce32569
 def check_tokens(captured: Captured, learner_ids: list[list[int]]) -> list[Check]:
@@ -400,15 +428,21 @@ class CapturedLogits:
 
     def numbers(self, how: Making) -> Tensor: # [N,T], nan where there is no such token
         if how not in self.seen:
-            rows = zip(self.rows, self.captured.completion_ids, self.captured.prompt_ids)
+            rows = zip(self.rows, self.tokens, self.captured.prompt_ids)
             self.seen[how] = _wide([self._row(how, *r).tolist() for r in rows], math.nan).float()
         return self.seen[how]
 
-    def _row(self, how: Making, logits: Tensor, ids: list[int], prompt: list[int]) -> Tensor: # [T]
-        tokens, prompt = (torch.tensor(x, device=logits.device) for x in (ids, prompt))
+    @cached_property
+    def tokens(self) -> list[Tensor]: # [T] each
+        ids = self.captured.completion_ids
+        return [torch.tensor(i, device=z.device) for i, z in zip(ids, self.rows)]
+
+    def _row(self, how: Making, logits: Tensor, tokens: Tensor, prompt: list[int]) -> Tensor: # [T]
         if how.scale: whole = logits.log_softmax(1) / how.temperature
         elif not how.filters: whole = (logits / how.temperature).log_softmax(1)
-        else: whole = drawn_log_probs(logits, tokens, prompt, self.captured, how.temperature)
+        else:
+            prompt = torch.tensor(prompt, device=logits.device)
+            whole = drawn_log_probs(logits, tokens, prompt, self.captured, how.temperature)
         if how.greedy: return whole.amax(1)
         found = whole.gather(1, tokens[:, None])[:, 0].roll(-how.positions)
         if how.positions > 0: found[-how.positions:] = math.nan
@@ -438,7 +472,9 @@ def _filling(numbers: Tensor, mask: Tensor) -> Tensor: # [N,T] bool
     values, times = numbers[mask & ~numbers.isnan()].unique(return_counts=True)
     most, next_ = [0, 0, *times.sort().values.tolist()][:-3:-1]
     there = mask & (numbers == values[times.argmax()]) if most > max(3, 2 * next_) else mask & False
-    return there & bool(there.any(0).sum() > 1 and there.any(1).sum() > 1)
+    far, first = mask & (numbers < -999), numbers[:, 0]    # or all first ones are the same
+    if len(first) > 3 and first[0] < -9 and (first == first[0]).all(): far[:, 0] |= mask[:, 0]
+    return far | there & bool(there.any(0).sum() > 1 and there.any(1).sum() > 1)
 
 def _fit(logits, numbers: Tensor, how: Making, mask: Tensor) -> tuple[Making, float]:
     "The temperature that fits best, and its standard error."
@@ -485,11 +521,13 @@ def how_made(
     if not all_within(figures(best), LIMITS):
         best = _refined(logits, numbers, best, mask & ~missing(best))
     if agrees(best): return Made(best, True, off(best), False, missing(best))
+    some = CapturedLogits(_some(logits.captured), logits.rows[:64])
+    T = max(map(len, some.captured.completion_ids))
     for how in (w for w in ways if not w.greedy):    # half of them may be greedy
-        how, half = _of_most(logits, numbers, how, mask & ~missing(how))
+        how, half = _of_most(some, numbers[:64, :T], how, (mask & ~missing(how))[:64, :T])
         if 0.05 < how.temperature < 20 and agrees(how):
             return Made(how, True, off(how), False, missing(how))
-        near = _figures(numbers, logits.numbers(how), half)
+        near = _figures(numbers[:64, :T], some.numbers(how), half)
         if all_within(near, limits(how)) and off(how) > 10 * near["mean |difference|"]:
             return Made(how, False, off(how), True, missing(how))
     best = min((w for w in ways if set(w.departs(stated)) <= {"filters"}), key=off)  # no guess
@@ -681,6 +719,7 @@ class _Sides:
         top = self.truth.numbers(replace(made.how, greedy=True, filters=False, scale=False))
         if all_within(_figures(self.given, self._old(frozenset()) - top, self.mask), self.limits):
             return "unnormalised"
+        if self._of_neighbours(): return "positions"
         if on_grid(self.given[self.mask]): return "grid"
         if self.captured.dtype == "float32" and self._as_in_half(): return "dtype unsaid"
         known = "unknown" if made.agrees or self.behind else self._prompt() or self._place()
@@ -697,14 +736,23 @@ class _Sides:
         z = torch.cat([z[z.isfinite()] for z in self.truth.rows])
         return bool((off > 1e-5).float().mean() > 0.9 and off.mean() < z.square().mean().sqrt() / 256)
 
+    def _of_neighbours(self) -> bool:
+        "Are they of the logits before or behind?"
+        def off(k: int) -> Tensor:
+            beside = CapturedLogits(self.captured, (z.roll(k, 0) for z in self.truth.rows))
+            return (self.given - beside.numbers(self.sampled.how))[self._rest[1]].abs().nanmedian()
+        return self._rest[1].sum() > 8 and min(off(1), off(-1)) <= self.limits["mean |difference|"]
+
     def _prompt(self) -> str:
         "Are they of prompts that begin twice, do not begin, or lack their end?"
-        c, l = self.captured, self.learner
+        c, l = _some(self.captured), self.learner
+        few, T = slice(len(c)), max(map(len, c.completion_ids))
         for a, b in ((-1, 0), (1, 0), (0, 1), (0, 2), (0, 3), (0, 4)):    # before, behind
             prompts = [p[:1] * (a < 0) + p[max(a, 0):len(p) - b] or p for p in c.prompt_ids]
             l = _Learner(replace(c, prompt_ids=prompts), l.score, l.put_right, l.exact, seed=l.seed)
             found = l.logits(l.conditions, l.exact).numbers(self.sampled.how)
-            if all_within(_figures(self.given, found, self._rest[1]), self.limits): return "prompt"
+            off = _figures(self.given[few, :T], found, self._rest[1][few, :T])
+            if all_within(off, self.limits): return "prompt"
         return ""
 
     def _place(self) -> str: # "" = everywhere
@@ -762,6 +810,8 @@ class _Sides:
         if found.shape != self.mask.shape:
             raise UserError(f"log_probs must give {tuple(self.mask.shape)} numbers; it gave"
                             f" {tuple(found.shape)}.")
+        if found[self.mask].isnan().any():
+            raise UserError("log_probs gives nan: look at the learner's weights.")
         return self.own_numbers.setdefault(fixed, found.float().cpu())
 
     @property
@@ -886,6 +936,7 @@ def check_captured(
 ) -> CapturedReport:
     "Is what sampled what learns? Only the learner is run; nothing is changed."
     captured = _captured(captured)
+    if temperature is not None: replace(captured, temperature=temperature)    # can it be?
     if not captured.counted.any(): return CapturedReport([_check_masks(captured)[0]], _NOTHING)
     padded = padded and len({*map(len, captured.prompt_ids)}) > 1
     learner = _Learner(captured, score, put_right or {}, exact, padded, seed)

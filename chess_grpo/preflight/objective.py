@@ -21,7 +21,7 @@ from .checks import REMEDIES, Check, Report, in_one_sentence, judge, keyed, unas
 _MAY_BE_MEANT = ("constant factor", "without advantage", "flat groups", "empty rows", "masked nan",
                  "baseline", "centred inside", "masked ratios", "one-sided clip", "one side",
                  "own ratio", "power", "rescaled inside", "by place", "length twice", "squashed",
-                 "old reference", "whole batch", "advantage size")
+                 "old reference", "whole batch", "advantage size", "asymmetric")
 _UNTIL = unasked("all but this, until it is sound", "all")
 
 def _first(name: str, figure: str, limit: str, wrong: dict[str, bool], key: str = "") -> Check:
@@ -76,7 +76,8 @@ class _Probe:
         value = self.loss(x, *handed, **given)
         self.edits |= any(_apart(a, b) > 0 for a, b in zip(rest, handed))
         if not isinstance(value, Tensor) or value.numel() != 1:
-            raise UserError(f"A loss must be a tensor of one number; it is {str(value)[:60]}.")
+            is_ = f"of shape {[*value.shape]}" if isinstance(value, Tensor) else str(value)[:60]
+            raise UserError(f"A loss must be a tensor of one number; it is {is_}.")
         if not value.requires_grad: return value.reshape(()), torch.zeros_like(x)
         slope = torch.autograd.grad(value, x, allow_unused=True, materialize_grads=True)[0]
         return value.detach().reshape(()), slope
@@ -88,8 +89,9 @@ class _Probe:
 # %% ../../nbs/preflight/01_objective.ipynb #0b1ec704
 def _check_along(p: _Probe) -> Check:
     pull, one, less = p.pull(), torch.eye(8)[..., None], p.new - 1    # one row's, alone
+    turned, gaps = p.pull(A=-p.A), p.mask & (torch.arange(8) != 1)    # a tool speaks inside
     weight, size = (-pull / p.A)[p.mask], pull.norm()
-    cosine = _cosine(-pull[p.mask], p.A[p.mask]) if size > 0 else 0.0
+    cosine, way = _cosine(-pull[p.mask], p.A[p.mask]) if size > 0 else 0.0, bool((weight > 0).all())
     felt = torch.stack([p.pull(A=p.A * x).abs() > 1e-3 * size for x in one])    # [8,8,8] bool
     x, there, m = felt.any(2), pull[1:] != 0, p.mask[1:]    # [8,8]: of a row, by which rows
     spot, flat, gain = 0.05 * (torch.arange(64) == 0).view(8, 8), 0 * p.new - 2, p.A[:, 0] > 0
@@ -103,13 +105,16 @@ def _check_along(p: _Probe) -> Check:
         "old elsewhere": bool(of_old.any() and not of_old[0, 0]),
         "equal weights": _apart(pull, p.pull(new=less, reference=less)) > max(0.01, p.eps),
         "clip at 1": bool(((dead == gain).all() or (dead == ~gain).all()) and back[dead].any()),
-        "turn": not _apart(pull, -p.pull(A=-p.A)) < p.eps,
+        "turn": not _cosine(pull, -turned) > 0.02,
         "mask late": torch.equal(there[:, 1:], m[:, :-1]) or torch.equal(there[:, :-1], m[:, 1:]),
         "another row": bool((x.sum(0) == 1).all() and (x.sum(1) == 1).all() > x.diag().all()),
         "centred inside": not _apart(pull, p.pull(A=p.A + 1)) > p.eps,
         "reference ratio": _apart(pull, p.pull(reference=p.far)) > max(0.01, p.eps),
+        "asymmetric": way and not _apart(pull, -turned) < p.eps,
+        "gaps": way and torch.equal(pull != 0, p.mask) and not torch.equal(
+            p.pull(mask=gaps) != 0, gaps),
         "sign": bool((weight < 0).all()),
-        "along": not (weight > 0).all() or bool((felt & (one == 0)).any())})
+        "along": not way or bool((felt & (one == 0)).any())})
 
 # what a loss may divide by, of a mask [N,T]; a constant may be a part of the last two
 _MEANS = {"the mean over tokens": lambda m: m.sum(),
@@ -128,17 +133,19 @@ def _check_factor(p: _Probe) -> Check:
         left = torch.cat([(w * count(m))[m] for w, m in found])
         if (left - left.mean()).abs().max() < p.eps * left.mean().abs():
             what, factor = name, left.mean().item()
-    p.of_rows, off, whole = "rows" in what, abs(factor - 1) > p.eps, what == "the sum over tokens"
+    p.of_rows, off, whole = "rows" in what, abs(factor - 1) > p.eps, what in [*_MEANS][2:4]
     equal, w = p.pull(mask=p.mask | True) / p.A, found[0][0]    # of rows of one length
+    inside = torch.where(p.mask, w, w[:, :1])
     of_8 = (w[0, 0] / w[7, 0]).item()    # a token of 8, beside a lone one
     wrong = {"rescaled inside": not _apart(2 * p.pull(), p.pull(A=2 * p.A)) < p.eps,
-             "by place": not what and _apart(equal[:, :1].expand(8, 8), equal) > p.eps,
+             "by place": not what and any(_apart(x[:, :1].expand(8, 8), x) > p.eps
+                                          for x in (equal, inside)),
              "length twice": not what and of_8 < 0.1}
     name, figure = "size of the gradient", f"{factor:.4g} times {what}"
     if not what: figure = f"of no known mean: a token of 8 weighs {of_8:.2g} of a lone one"
     if not what and not any(wrong.values()): return unasked(f"{name}: {figure}", "factor")
     return _first(name, figure, "1", wrong | {
-        "factor": off and "sum over tokens" not in what, "constant factor": off and whole}, "factor")
+        "factor": off and "the sum over" not in what, "constant factor": off and whole}, "factor")
 
 def _check_clip(p: _Probe) -> Check:
     "Move the ratio by 0.4 nats: it may be clipped only where it has gone the advantage's way."
@@ -166,7 +173,8 @@ def _check_clip(p: _Probe) -> Check:
                   figure + ", not clipped" * bool(with_it.max() > 0.05), least, {
         "masked ratios": gone(shut, -move) or one and gone(far, 4 * move),
         "own ratio": bool(still and (power.abs() < 0.1).all()),
-        "power": bool((off > 10 * p.eps).any()), "one-sided clip": one and not shut.any(),
+        "power": bool((off > 10 * p.eps).any()), "one-sided clip": one and not shut.any() or bool(
+            (power[gain].abs() < 0.1).all() and (power[~gain] > 0.9).all()),    # a weight cut from below
         "clip side": bool(shut.any())})
 
 def _check_reference(p: _Probe) -> list[Check]:
@@ -277,7 +285,7 @@ def _check_groups(run, r: Tensor, m: Tensor) -> Check:
     whole, one, lift, rest = r.clone(), r.clone(), r.clone(), [0, 2, 3]
     whole[1], one[1, 0] = 5 * r[1] + 3 * (r.shape[2] == 1), r[1, 0] + 3
     lift[1, :, 0] += 3
-    def dealt(x: Tensor) -> Tensor: return x.flatten(0, 1)[5 * torch.arange(24) % 24].view_as(x)
+    def dealt(x: Tensor) -> Tensor: return x.transpose(0, 1).reshape(x.shape)
     lone = r * (torch.arange(r.shape[2]) == 0)    # first steps alone have rewards
     A, W, O, F, L = map(run, (r, whole, one, lone, lift))
     rises = (L - A)[1, :, 0]
@@ -294,6 +302,7 @@ def _check_groups(run, r: Tensor, m: Tensor) -> Check:
         "not finite": not A.isfinite().all(), "in place": run.edits, "random": _apart(A, run(r)) > 1e-6,
         "another row": bool(differ and torch.equal(run(r.flip(1)), A)
                             or known and top != 0 and O[1, top, 0] > A[1, top, 0]),
+        "places": bool(free and rises.abs().max() < 1e-3 and A.min() < 0),    # one is in no mean
         "sign": bool(felt[0]) and not (O - A)[1, 0, 0] > 0, "baseline": bool(free),
         "whole batch": bool(A.any()) and _apart(dealt(A), run(dealt(r), dealt(m))) < 1e-3,
         "baseline size": others > 0.999 and bool(
@@ -323,6 +332,8 @@ def _check_members(run, r: Tensor, m: Tensor, unequal: Sequence[str]) -> list[Ch
     for dtype in (torch.float16, torch.bfloat16) if not (unequal or checks[1].causes) else ():
         try: low[str(dtype)[6:]] = _apart(run(r), run(r.to(dtype)))
         except (RuntimeError, TypeError, UserError): pass    # it takes float32 only
+    if r.shape[2] == 1 and not checks[1].causes and _apart(run(r), run(r + 2)) < 0.1:
+        low["of rewards 100 higher"] = _apart(run(0.7 * r), run(0.7 * r + 100.3))
     if low: checks.append(_worst("change in half precision", low, "half precision", 0.1))
     return checks
 
