@@ -254,7 +254,7 @@ def _share(name: str, rows: Sequence[bool] | Tensor, cause: str, at_most=0.0, **
     return judge(name, share, at_most=at_most, cause=cause, show="{:.0%}", **more)
 
 def _check_clones(c: Captured, of: list[Tensor]) -> Check:
-    "Copies in a group that their log-probabilities do not explain, nor how short they are."
+    "Copies in a group, beyond half and what their probability, or two tokens, explain."
     copies, first, chance = 0, set(), 0.0
     for n, i in ((n, i) for n, g in enumerate(of) for i in g.tolist()):
         row = (n, *c.completion_ids[i])
@@ -276,7 +276,7 @@ def _check_masks(c: Captured) -> list[Check]:
     behind = (tail[:, :-1] & tail[:, 1:] & mask[:, 1:]).any(1) & filled & padded
     lps, n, end = _wide(c.log_probs, math.nan), mask.sum(1), mask[at, last]
     filled = (lps.isnan() & ~lps[mask].isnan().all() | (lps < -999)) & mask
-    filled |= mask & ((n > 3) & ((lps == 0) | ~mask).all(1))[:, None]    # a row of 0
+    filled |= mask & ((n > 5) & ((lps == 0) | ~mask).all(1))[:, None]    # a row of 0
     filled |= mask & (lps < -9) & (len(lps[mask]) > 8 and len(lps[mask].unique()) == 1)
     ended = ids[at, last] == ids[at, last].mode().values
     ended |= ended.sum() < 4
