@@ -232,14 +232,15 @@ def check_batch(
     checks = [apart, _share("prompts that begin twice", twice, "begin twice", 0.5),
               _share("completions that begin with their prompt", inside, "prompt inside", 0.5),
               _check_clones(c, of), *_check_masks(c)]
-    if any(inside): checks = [x for x in checks if "missing" not in x.causes]    # of the prompt
-    if not c.rewards: return keyed("batch", [*checks, unasked("rewards: none", "rewards")])
-    more = _check_rewarded(c, of, again, terms, bool(apart.causes))
-    if {"no variance", "constant reward"} & {n for x in more for n in x.causes}:
-        checks = [x for x in checks if "no advantage" not in x.causes]
-    if any("advantage mask" in x.causes for x in checks):
-        more = [x for x in more if x.key != "sums"]
-    return keyed("batch", checks + more)
+    if not c.rewards: return _of_batch([*checks, unasked("rewards: none", "rewards")])
+    return _of_batch(checks + _check_rewarded(c, of, again, terms, bool(apart.causes)))
+
+_BRINGS = {"prompt inside": {"missing"}, "advantage mask": {"whole batch", "baseline size"},
+           "no variance": {"no advantage"}, "constant reward": {"no advantage"}}
+
+def _of_batch(checks: list[Check]) -> Report: # without what another fault brings with it
+    brought = {b for x in checks for n in x.causes for b in _BRINGS.get(n, ())}
+    return keyed("batch", [x for x in checks if not brought & {*x.causes}])
 
 def _captured(batch) -> Captured:
     if isinstance(batch, Captured): return batch
@@ -265,6 +266,15 @@ def _check_clones(c: Captured, of: list[Tensor]) -> Check:
     return judge("completions that are a copy", copies / max(1, len(c) - len(of)),
                  at_most=min(1.0, 0.5 + chance / len(c)), cause="clones", show="{:.0%}")
 
+def _filling(numbers: Tensor, mask: Tensor) -> Tensor: # [N,T] bool
+    "What stands in several rows and places, twice as often as any other, such as -9999."
+    values, times = numbers[mask & ~numbers.isnan()].unique(return_counts=True)
+    most, next_ = [0, 0, *times.sort().values.tolist()][:-3:-1]
+    there = mask & (numbers == values[times.argmax()]) if most > max(3, 2 * next_) else mask & False
+    far, first = mask & (numbers < -999), numbers[:, 0]    # or all first ones are the same
+    if len(first) > 3 and first[0] < -9 and (first == first[0]).all(): far[:, 0] |= mask[:, 0]
+    return far | there & bool(there.any(0).sum() > 1 and there.any(1).sum() > 1)
+
 def _check_masks(c: Captured) -> list[Check]:
     mask, real = c.counted, (ids := _wide(c.completion_ids, -1)) >= 0
     late = (mask.sum(1) > 1) & ~mask[:, 0] & (len(ids[:, 0].unique()) > 1)
@@ -275,9 +285,8 @@ def _check_masks(c: Captured) -> list[Check]:
     padded = filled.float().mean() > 0.3 and len(tail.sum(1)[filled].unique()) > 1
     behind = (tail[:, :-1] & tail[:, 1:] & mask[:, 1:]).any(1) & filled & padded
     lps, n, end = _wide(c.log_probs, math.nan), mask.sum(1), mask[at, last]
-    filled = (lps.isnan() & ~lps[mask].isnan().all() | (lps < -999)) & mask
-    filled |= mask & ((n > 5) & ((lps == 0) | ~mask).all(1))[:, None]    # a row of 0
-    filled |= mask & (lps < -9) & (len(lps[mask]) > 8 and len(lps[mask].unique()) == 1)
+    empty = _filling(lps, mask) & (lps < -9) | lps.isnan() & ~lps[mask].isnan().all() & mask
+    empty |= mask & ((n > 5) & ((lps == 0) | ~mask).all(1))[:, None]    # a row of 0
     ended = ids[at, last] == ids[at, last].mode().values
     ended |= ended.sum() < 4
     checks = [_share("completions of which no token counts", ~mask.any(1), "empty mask", 0.5),
@@ -286,7 +295,7 @@ def _check_masks(c: Captured) -> list[Check]:
               _share("masks of the last token alone", (n == 1) & end & (last > 1), "last alone", 0.9),
               _share("masks that leave out the last token", ((n == last) & ~end & ~padded)[ended],
                      "end masked", 0.9, verdict="warning"),
-              _share("log-probabilities that are fillings", filled[mask] & ~behind.any(),
+              _share("log-probabilities that are fillings", empty[mask] & ~behind.any(),
                      "missing")]
     if c.advantages is None: return checks
     A = _wide(c.advantages, 0.0)
@@ -466,15 +475,6 @@ def _figures(a: Tensor, b: Tensor, mask: Tensor) -> dict[str, float]:
     m = mask & ~(a.isnan() | b.isnan())
     if not m.any(): return dict.fromkeys(LIMITS, math.inf)
     return identity_figures(a.nan_to_num(0)[None], b.nan_to_num(0)[None], m[None])
-
-def _filling(numbers: Tensor, mask: Tensor) -> Tensor: # [N,T] bool
-    "What stands in several rows and places, twice as often as any other, such as -9999."
-    values, times = numbers[mask & ~numbers.isnan()].unique(return_counts=True)
-    most, next_ = [0, 0, *times.sort().values.tolist()][:-3:-1]
-    there = mask & (numbers == values[times.argmax()]) if most > max(3, 2 * next_) else mask & False
-    far, first = mask & (numbers < -999), numbers[:, 0]    # or all first ones are the same
-    if len(first) > 3 and first[0] < -9 and (first == first[0]).all(): far[:, 0] |= mask[:, 0]
-    return far | there & bool(there.any(0).sum() > 1 and there.any(1).sum() > 1)
 
 def _fit(logits, numbers: Tensor, how: Making, mask: Tensor) -> tuple[Making, float]:
     "The temperature that fits best, and its standard error."
