@@ -773,7 +773,8 @@ def _draw(
     plane = (upto <= k).sum(0)
     k = k - torch.where(plane > 0, upto.gather(0, (plane - 1).clamp_min(0)[None])[0], 0)
     promotes = plane >= 64
-    bit = 64 * plane + _kth_bit(planes.gather(0, plane[None])[0], torch.where(promotes, k >> 2, k), t)
+    k_th = torch.where(promotes, k >> 2, k)
+    bit = 64 * plane + _kth_bit(planes.gather(0, plane[None])[0], k_th, t)
     return legal, t.action[bit + 67 * 64 * turn] + torch.where(promotes, k & 3, 0)
 
 @patch

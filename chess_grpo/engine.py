@@ -212,8 +212,8 @@ def _mark(go: str) -> bytes:
 @functools.lru_cache(16)
 def _usual(go: str, sealed: bool) -> re.Pattern:
     score = rb"score (?:cp (-?\d{1,5})|mate (-?[1-9]\d*)) nodes .*\nbestmove [a-h].*"
-    depth = _mark(go) or rb"info depth \d+ "
-    return re.compile(rb"\n" + depth + rb"seldepth \d+ multipv 1 " + score + rb"\nreadyok" * sealed)
+    depth = (_mark(go) or rb"info depth \d+ ") + rb"seldepth \d+ multipv 1 "
+    return re.compile(rb"\n" + depth + score + rb"\nreadyok" * sealed)
 
 @patch
 def _read_usual(self: _Unit, text: bytes) -> bool:

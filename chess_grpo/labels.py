@@ -138,7 +138,7 @@ def _play_on(
     "A move in every game, at random or the best one."
     mask = boards.legal_mask()
     at_random = torch.rand(len(boards), generator=generator) < random_moves
-    noise = torch.rand(mask.shape, generator=generator)[mask]    # below a centipawn: it breaks ties
+    noise = torch.rand(mask.shape, generator=generator)[mask]    # breaks ties
     value = torch.where(at_random.repeat_interleave(mask.sum(1)), noise, packed + noise / 2)
     return boards.push(torch.full(mask.shape, -torch.inf).masked_scatter(mask, value).argmax(1))
 
