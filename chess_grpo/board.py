@@ -755,19 +755,16 @@ def outcome(self: Boards) -> Tensor: # [N] int64, a value of chess.Termination, 
     return ended(legal.planes, legal.check, self.bits, self.halfmove, self.repetitions(), _tables(self.device))
 
 # %% ../nbs/core/10_board.ipynb #f4ef019c
-def _kth_bit(x: Tensor, k: Tensor) -> Tensor: # all [N] int64
-    "Where the k-th set bit is, 0 = the lowest: half of the rest is ruled out, six times."
-    at = torch.zeros_like(x)
-    for width in (32, 16, 8, 4, 2, 1):
-        low = _count_bits(x >> at & (1 << width) - 1)
-        k, at = torch.where(k < low, k, k - low), torch.where(k < low, at, at + width)
-    return at
+def _kth_bit(x: Tensor, k: Tensor, t: _Tables) -> Tensor: # all [N] int64
+    "Where the k-th set bit is, 0 = the lowest."
+    bits = t.unpack[x.view(torch.uint8).int()].view(torch.bool).view(-1, 64)
+    return (bits.cumsum(1, dtype=torch.uint8) <= k.byte()[:, None]).sum(1)
 
 def _draw(
     planes: Tensor, # [67,N] int64
     turn: Tensor, # [N] bool
     u: Tensor, # [N] float, within [0,1)
-    action: Tensor, # of `_Tables`
+    t: _Tables,
 ) -> tuple[Tensor, Tensor]: # [N] int64: legal moves; [N] int64: one of them
     each = _count_bits(planes).int()
     upto = torch.cat([each[:64], 4 * each[64:]]).cumsum(0)    # a promotion is four moves
@@ -776,16 +773,17 @@ def _draw(
     plane = (upto <= k).sum(0)
     k = k - torch.where(plane > 0, upto.gather(0, (plane - 1).clamp_min(0)[None])[0], 0)
     promotes = plane >= 64
-    bit = 64 * plane + _kth_bit(planes.gather(0, plane[None])[0], torch.where(promotes, k >> 2, k))
-    return legal, action[bit + 67 * 64 * turn] + torch.where(promotes, k & 3, 0)
+    k_th = torch.where(promotes, k >> 2, k)
+    bit = 64 * plane + _kth_bit(planes.gather(0, plane[None])[0], k_th, t)
+    return legal, t.action[bit + 67 * 64 * turn] + torch.where(promotes, k & 3, 0)
 
 @patch
 def random_moves(self: Boards, generator: torch.Generator) -> Tensor: # [N] int64, actions
     "One legal move a board, all equally likely; `UserError` names a board without one."
     u = torch.rand(len(self), generator=generator, device=self.device)
-    n, action = 8 * _block(u), _tables(self.device).action    # what stays in the cache
+    n, t = 8 * _block(u), _tables(self.device)    # what stays in the cache
     parts = zip(self.legal().planes.split(n, 1), self.turn.split(n), u.split(n))
-    legal, actions = (torch.cat(x) for x in zip(*(_draw(*part, action) for part in parts)))
+    legal, actions = (torch.cat(x) for x in zip(*(_draw(*part, t) for part in parts)))
     if not legal.all():
         raise UserError(f"Row {int((legal == 0).nonzero()[0])} has no legal move: leave out games that are over.")
     return actions

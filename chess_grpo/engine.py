@@ -198,9 +198,9 @@ def commands(
     options = "".join(f"setoption name {k} value {v}\n" for k, v in changed.items())
     new_game = "ucinewgame\n" if (self.sealed or options) and not clean else ""
     seal = "ucinewgame\nisready\n" if self.sealed else ""
-    searches = [f"position fen {f}\n{self.go}\n" for f in self.fens]
-    between = seal if self.sealed == 1 else ""
-    return (new_game + options + between.join(searches) + seal).encode()
+    between = f"\n{self.go}\n{seal if self.sealed == 1 else ''}position fen "
+    searches = f"position fen {between.join(self.fens)}\n{self.go}\n"
+    return (new_game + options + searches + seal).encode()
 
 # %% ../nbs/core/11_engine.ipynb #fcd43d4d
 @functools.lru_cache(16)
@@ -211,8 +211,8 @@ def _mark(go: str) -> bytes:
 
 @functools.lru_cache(16)
 def _usual(go: str, sealed: bool) -> re.Pattern:
-    score = rb"seldepth \d+ multipv 1 score (cp|mate) (-?\d+) nodes .*\nbestmove [a-h].*"
-    depth = _mark(go) or rb"info depth \d+ "
+    score = rb"score (?:cp (-?\d{1,5})|mate (-?[1-9]\d*)) nodes .*\nbestmove [a-h].*"
+    depth = (_mark(go) or rb"info depth \d+ ") + rb"seldepth \d+ multipv 1 "
     return re.compile(rb"\n" + depth + score + rb"\nreadyok" * sealed)
 
 @patch
@@ -221,9 +221,7 @@ def _read_usual(self: _Unit, text: bytes) -> bool:
     found = [] if self.lines else _usual(self.go, self.sealed == 1).findall(text)
     if not len(found) == len(self.fens) == text.count(b"\nbestmove"): return False
     if self.sealed == 1 and text.count(b"\nreadyok") != len(found): return False
-    answers = [_score(kind.decode(), int(value)) for kind, value in found]
-    if any(mate and not moves for _, mate, moves in answers): return False
-    self.answers = answers
+    self.answers = [(int(cp), 0, 0) if cp else _score("mate", int(mate)) for cp, mate in found]
     return True
 
 @patch
@@ -300,7 +298,7 @@ class _Call:
 class _Process:
     "A UCI process and its queries."
     AHEAD = 256    # searches that are written ahead, at most
-    HORIZON = 0.015    # seconds of work that are written ahead
+    HORIZON = 0.04    # seconds of work that are written ahead
 
     def __init__(self, path: str, options: dict, deadline: float):
         self.deadline = deadline    # seconds
@@ -436,7 +434,8 @@ def _greet(self: _Process, path: str, options: dict):
 @patch
 def room(self: _Process, waiting: int, processes: int) -> bool:
     "Should another unit be written ahead, with so many units waiting for so many processes?"
-    return self.ahead < min(self.AHEAD, 1 + self.HORIZON / self.pace, 1 + waiting / processes)
+    fair = self.ahead < 2 or len(self.asked) <= waiting / processes
+    return fair and self.ahead < min(self.AHEAD, 1 + self.HORIZON / self.pace)
 
 @patch
 def ask(self: _Process, unit: _Unit):

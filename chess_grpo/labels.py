@@ -116,8 +116,9 @@ def score_moves(
     row, action = boards.legal_moves()    # no mask is needed: only their order
     order = (row * len(MOVES) + action).argsort()
     row, action = row[order], action[order]
-    scores = start_scoring(engine, boards[row].push(action), row, depth)()
-    return pack_scores(-scores), row.bincount(minlength=len(boards))
+    counts = row.bincount(minlength=len(boards))
+    scores = start_scoring(engine, boards.repeat(counts).push(action), row, depth)()
+    return pack_scores(-scores), counts
 
 # %% ../nbs/pretraining.ipynb #8510eafe
 def _new_games(n: int, generator: torch.Generator, exclude: Tensor | None) -> Boards: # [n]
@@ -136,12 +137,12 @@ def _play_on(
 ) -> Boards: # N
     "A move in every game, at random or the best one."
     mask = boards.legal_mask()
-    value = torch.full(mask.shape, -torch.inf).masked_scatter(mask, packed.float())
     at_random = torch.rand(len(boards), generator=generator) < random_moves
-    noise = torch.rand(mask.shape, generator=generator)    # below a centipawn: it breaks ties
-    chance, best = torch.where(mask, noise, -1), value + noise / 2
-    return boards.push(torch.where(at_random[:, None], chance, best).argmax(1))
+    noise = torch.rand(mask.shape, generator=generator)[mask]    # breaks ties
+    value = torch.where(at_random.repeat_interleave(mask.sum(1)), noise, packed + noise / 2)
+    return boards.push(torch.full(mask.shape, -torch.inf).masked_scatter(mask, value).argmax(1))
 
+@torch.inference_mode()    # quicker
 def make_shard(
     seed: int,
     index: int, # of the shard: same seed, index and settings, same shard
