@@ -142,7 +142,6 @@ def _play_on(
     value = torch.where(at_random.repeat_interleave(mask.sum(1)), noise, packed + noise / 2)
     return boards.push(torch.full(mask.shape, -torch.inf).masked_scatter(mask, value).argmax(1))
 
-@torch.inference_mode()    # quicker
 def make_shard(
     seed: int,
     index: int, # of the shard: same seed, index and settings, same shard
