@@ -175,32 +175,32 @@ class _Fault(Exception):
     "The process died, froze or printed nonsense."
 
 @dataclass(eq=False)
-class _Unit:
+class _HashGroup:
     "Searches that run one after the other."
     fens: list[str]
     go: str    # the go command
-    settings: dict[str, object]    # UCI options of this unit
+    settings: dict[str, object]    # UCI options of this group
     lines: bool    # False = an answer is the score alone
     call: "_Call"    # the request
     index: list[list[int]]    # where in the caller's list each answer belongs
-    sealed: int    # after how many searches hash and histories are emptied; 0 = never
+    clear_every: int    # after how many searches hash and histories are emptied; 0 = never
     answers: list = field(default_factory=list)
     failures: int = 0
 
 @patch
 def commands(
-    self: _Unit,
+    self: _HashGroup,
     current: dict, # the options that the process has now
     clean: bool, # nothing was searched since hash and histories were emptied
 ) -> bytes:
-    "The unit as the engine reads it; `ucinewgame` waits, so that no option changes under a search."
+    "As the engine reads it; `ucinewgame` waits, so that no option changes under a search."
     changed = {k: v for k, v in self.settings.items() if current.get(k) != v}
     options = "".join(f"setoption name {k} value {v}\n" for k, v in changed.items())
-    new_game = "ucinewgame\n" if (self.sealed or options) and not clean else ""
-    seal = "ucinewgame\nisready\n" if self.sealed else ""
-    between = f"\n{self.go}\n{seal if self.sealed == 1 else ''}position fen "
+    new_game = "ucinewgame\n" if (self.clear_every or options) and not clean else ""
+    clear = "ucinewgame\nisready\n" if self.clear_every else ""
+    between = f"\n{self.go}\n{clear if self.clear_every == 1 else ''}position fen "
     searches = f"position fen {between.join(self.fens)}\n{self.go}\n"
-    return (new_game + options + searches + seal).encode()
+    return (new_game + options + searches + clear).encode()
 
 # %% ../nbs/core/11_engine.ipynb #fcd43d4d
 @functools.lru_cache(16)
@@ -210,23 +210,23 @@ def _mark(go: str) -> bytes:
     return f"info depth {words[2]} ".encode() if len(words) == 3 and words[1] == "depth" else b""
 
 @functools.lru_cache(16)
-def _usual(go: str, sealed: bool) -> re.Pattern:
+def _usual(go: str, clear_every: bool) -> re.Pattern:
     score = rb"score (?:cp (-?\d{1,5})|mate (-?[1-9]\d*)) nodes .*\nbestmove [a-h].*"
     depth = (_mark(go) or rb"info depth \d+ ") + rb"seldepth \d+ multipv 1 "
-    return re.compile(rb"\n" + depth + score + rb"\nreadyok" * sealed)
+    return re.compile(rb"\n" + depth + score + rb"\nreadyok" * clear_every)
 
 @patch
-def _read_usual(self: _Unit, text: bytes) -> bool:
+def _read_usual(self: _HashGroup, text: bytes) -> bool:
     "Fill `answers` if each of them is a usual score."
-    found = [] if self.lines else _usual(self.go, self.sealed == 1).findall(text)
+    found = [] if self.lines else _usual(self.go, self.clear_every == 1).findall(text)
     if not len(found) == len(self.fens) == text.count(b"\nbestmove"): return False
-    if self.sealed == 1 and text.count(b"\nreadyok") != len(found): return False
+    if self.clear_every == 1 and text.count(b"\nreadyok") != len(found): return False
     self.answers = [(int(cp), 0, 0) if cp else _score("mate", int(mate)) for cp, mate in found]
     return True
 
 @patch
-def _read_run(self: _Unit, run: bytes, questions: int):
-    "Add the answers that stand before one seal."
+def _read_run(self: _HashGroup, run: bytes, questions: int):
+    "Add the answers that stand before one `readyok`."
     infos, *bests = run.split(b"\nbestmove")
     if len(bests) != questions:
         raise _Fault(f"the engine gave {len(bests)} answers to {questions} questions")
@@ -242,18 +242,18 @@ def _read_run(self: _Unit, run: bytes, questions: int):
         infos = after
 
 @patch
-def read(self: _Unit, text: bytes):
+def read(self: _HashGroup, text: bytes):
     "Fill `answers` from all that the engine printed; ValueError or _Fault when it cannot be right."
     if self._read_usual(text): return
-    runs = text.split(b"\nreadyok")[:-1] if self.sealed else [text]
-    for run in runs: self._read_run(run, self.sealed or len(self.fens))
+    runs = text.split(b"\nreadyok")[:-1] if self.clear_every else [text]
+    for run in runs: self._read_run(run, self.clear_every or len(self.fens))
 
 # %% ../nbs/core/11_engine.ipynb #8be6232a
 class _Call:
-    "One request to the pool: done when all its units are."
+    "One request to the pool: done when all its groups are."
     def __init__(self, n: int, closed: threading.Event, then: Callable):
         self.results = [None] * n    # each position's answer
-        self.left = 1    # units to come; the 1 is the submitting itself
+        self.left = 1    # groups to come; the 1 is the submitting itself
         self.error = None
         self.done = threading.Event()
         self.lock = threading.Lock()
@@ -261,12 +261,12 @@ class _Call:
         self.then = then    # called once, at the end
 
     def expect(self):
-        "One more unit to come."
+        "One more group to come."
         with self.lock: self.left += 1
 
-    def finish(self, unit: _Unit | None = None): # None = all units have been submitted
-        "Put a unit's answers where they belong."
-        for answer, places in zip(unit.answers, unit.index) if unit else ():
+    def finish(self, group: _HashGroup | None = None): # None = all groups have been submitted
+        "Put a group's answers where they belong."
+        for answer, places in zip(group.answers, group.index) if group else ():
             for i in places: self.results[i] = answer
         with self.lock:
             self.left -= 1
@@ -302,9 +302,9 @@ class _Process:
 
     def __init__(self, path: str, options: dict, deadline: float):
         self.deadline = deadline    # seconds
-        self.buffer = b"\n"    # what was read and belongs to no finished unit
+        self.buffer = b"\n"    # what was read and belongs to no finished group
         self.settings = dict(options)
-        self.asked, self.finished = deque(), deque()    # units, in the order of their searches
+        self.asked, self.finished = deque(), deque()    # groups, in order of search
         self.ahead = 0    # searches not answered yet
         self.pace = 0.001    # seconds a search
         self.heard = time.monotonic()    # when the last answer came
@@ -433,19 +433,19 @@ def _greet(self: _Process, path: str, options: dict):
 # %% ../nbs/core/11_engine.ipynb #dfba9e67
 @patch
 def room(self: _Process, waiting: int, processes: int) -> bool:
-    "Should another unit be written ahead, with so many units waiting for so many processes?"
+    "Should another group be written ahead, with so many groups waiting for so many processes?"
     fair = self.ahead < 2 or len(self.asked) <= waiting / processes
     return fair and self.ahead < min(self.AHEAD, 1 + self.HORIZON / self.pace)
 
 @patch
-def ask(self: _Process, unit: _Unit):
-    "Write a unit."
+def ask(self: _Process, group: _HashGroup):
+    "Write a group."
     if not self.asked: self.heard = time.monotonic()    # the deadline counts from here
-    self.asked.append(unit)
-    self.ahead += len(unit.fens)
-    self._write(unit.commands(self.settings, self.clean))
-    self.settings.update(unit.settings)
-    self.clean = unit.sealed > 0
+    self.asked.append(group)
+    self.ahead += len(group.fens)
+    self._write(group.commands(self.settings, self.clean))
+    self.settings.update(group.settings)
+    self.clean = group.clear_every > 0
 
 @patch
 def _count(self: _Process, answers: int):
@@ -461,10 +461,10 @@ def _count(self: _Process, answers: int):
         raise _Fault(f"the engine printed much, but no answer within {self.deadline:g} s")
 
 @patch
-def _answers(self: _Process, unit: _Unit) -> bytes | None:
-    "Cut from the buffer what belongs to a unit, if all of it has come."
-    last, n = b"\nbestmove", len(unit.fens)
-    if unit.sealed: last, n = b"\nreadyok\n", n // unit.sealed
+def _answers(self: _Process, group: _HashGroup) -> bytes | None:
+    "Cut from the buffer what belongs to a group, if all of it has come."
+    last, n = b"\nbestmove", len(group.fens)
+    if group.clear_every: last, n = b"\nreadyok\n", n // group.clear_every
     end = -1
     for _ in range(n):
         end = self.buffer.find(last, end + 1)
@@ -476,7 +476,7 @@ def _answers(self: _Process, unit: _Unit) -> bytes | None:
 
 @patch
 def collect(self: _Process):
-    "Wait for answers; complete units go to `finished`, also when what follows is a fault."
+    "Wait for answers; complete groups go to `finished`, also when what follows is a fault."
     if self.ahead * self.pace > 0.001:
         time.sleep(min(self.HORIZON, self.ahead * self.pace) / 2)
     data = self._read()
@@ -499,7 +499,7 @@ class EnginePool:
         hash_mb: int = 1, # a process; small is quick to clear
         options: dict | None = None, # more UCI options, such as {"Skill Level": 2}
         deadline: float = 30, # seconds a search may take before the engine counts as frozen
-        retries: int = 3, # how often a unit of work may fail before EngineError
+        retries: int = 3, # how often a group may fail before EngineError
     ):
         if (processes or 0) < 0:
             raise UserError(f"processes is {processes}; it must be 0 (one a core) or more.")
@@ -509,7 +509,7 @@ class EnginePool:
         self.path, self.deadline, self.retries = path or find_stockfish(), deadline, retries
         self.options = {"Threads": 1, "Hash": hash_mb, **(options or {})}
         self.restarts = 0    # engines replaced
-        self.work: queue.SimpleQueue = queue.SimpleQueue()    # units that no process has taken yet
+        self.work: queue.SimpleQueue = queue.SimpleQueue()    # groups that no process took yet
         self.closed = threading.Event()
         self._start(processes or cores())
 
@@ -550,16 +550,16 @@ def evaluated(self: EnginePool) -> int:
 _END = object()    # tells a thread to stop
 
 def _fill(work: queue.SimpleQueue, process: _Process, processes: int) -> bool:
-    "Write units ahead; False = the pool is closing."
+    "Write groups ahead; False = the pool is closing."
     while process.room(work.qsize(), processes):
         idle = not process.asked
-        try: unit = work.get(block=idle)
+        try: group = work.get(block=idle)
         except queue.Empty: break
-        if unit is _END:
+        if group is _END:
             if idle: return False
             work.put(_END)
             break
-        if not unit.call.error: process.ask(unit)
+        if not group.call.error: process.ask(group)
     return True
 
 def _turn(pool, slot, work, process, processes) -> bool:
@@ -571,34 +571,34 @@ def _turn(pool, slot, work, process, processes) -> bool:
     try: process.collect()
     finally:    # hand on what is complete, also when the collecting ends in a fault
         while process.finished:
-            unit = process.finished.popleft()
-            pool.answers[slot] += len(unit.fens)
-            unit.call.finish(unit)
+            group = process.finished.popleft()
+            pool.answers[slot] += len(group.fens)
+            group.call.finish(group)
     return True
 
 # %% ../nbs/core/11_engine.ipynb #ae75dea8
 def _recover(pool: EnginePool, work: queue.SimpleQueue, process: _Process, fault: Exception):
-    "Give back the unfinished units of a failed process."
-    units = list(process.asked)
+    "Give back the unfinished groups of a failed process."
+    groups = list(process.asked)
     process.kill()
     pool.restarts += 1
-    for i, unit in enumerate(units):
-        at = len(unit.answers) or (process.buffer.count(b"\nbestmove") if i == 0 else 0)
-        unit.answers = []
-        unit.failures += i == 0
-        if unit.failures >= pool.retries:
-            fen = unit.fens[min(at, len(unit.fens) - 1)]
-            problem = f"{pool.name} failed {unit.failures} times on {fen}: {fault}."
-            unit.call.fail(EngineError(problem))
-        elif not unit.call.error: work.put(unit)
+    for i, group in enumerate(groups):
+        at = len(group.answers) or (process.buffer.count(b"\nbestmove") if i == 0 else 0)
+        group.answers = []
+        group.failures += i == 0
+        if group.failures >= pool.retries:
+            fen = group.fens[min(at, len(group.fens) - 1)]
+            problem = f"{pool.name} failed {group.failures} times on {fen}: {fault}."
+            group.call.fail(EngineError(problem))
+        elif not group.call.error: work.put(group)
 
 def _refuse(work: queue.SimpleQueue, error: Exception):
     "Fail a request that waits."
-    try: unit = work.get(block=False)
+    try: group = work.get(block=False)
     except queue.Empty: return
-    if unit is _END: return work.put(_END)
-    problem = f"The engine cannot be started any more ({error}); {unit.fens[0]} has no score."
-    unit.call.fail(EngineError(problem))
+    if group is _END: return work.put(_END)
+    problem = f"The engine cannot be started any more ({error}); {group.fens[0]} has no score."
+    group.call.fail(EngineError(problem))
 
 def _begin(path, options, deadline, retries, first, pool, work, closed, live):
     "The first thread: puts its process, or an error, into `first`; then it serves."
@@ -662,17 +662,17 @@ def _alone(fens: Sequence[str], many: int) -> Iterator[dict[str, list[int]]]: # 
     items = list(where.items())
     return (dict(items[i:i + many]) for i in range(0, len(items), many))
 
-def _together(fens: Sequence[str], units: Sequence[int]) -> Iterator[dict[str, list[int]]]:
-    "Positions by unit, in the order of their FENs."
+def _together(fens: Sequence[str], hash_group: Sequence[int]) -> Iterator[dict[str, list[int]]]:
+    "Positions by group, in the order of their FENs."
     groups: dict = {}
-    for i, (fen, u) in enumerate(zip(fens, units, strict=True)):
+    for i, (fen, u) in enumerate(zip(fens, hash_group, strict=True)):
         groups.setdefault(u, {}).setdefault(fen, []).append(i)
     return (dict(sorted(members.items())) for members in groups.values())
 
-def _numbers(units: Sequence[int] | Tensor, positions: int) -> list[int]:
-    units = units.tolist() if isinstance(units, Tensor) else list(units)
-    if len(units) == positions: return units
-    raise UserError(f"units holds {len(units)} numbers for {positions} positions: give one for"
+def _numbers(hash_group: Sequence[int] | Tensor, positions: int) -> list[int]:
+    hash_group = hash_group.tolist() if isinstance(hash_group, Tensor) else list(hash_group)
+    if len(hash_group) == positions: return hash_group
+    raise UserError(f"hash_group holds {len(hash_group)} numbers for {positions} positions: give one for"
                     " each.")
 
 # %% ../nbs/core/11_engine.ipynb #43ffb2ef
@@ -685,7 +685,7 @@ def _check(self: EnginePool, go: str, shared: bool, multipv: int):
                         "milliseconds, such as 'go depth 4'.")
     if "MultiPV" in self.offered: _checked_option(self.offered, "MultiPV", multipv)
     if "movetime" in go and shared:
-        raise UserError("A limit by movetime needs each position for itself: in a shared unit the "
+        raise UserError("A limit by movetime needs each position alone: in a shared hash group the "
                         "clock of one search runs while the one before is not over.")
 
 @patch
@@ -696,7 +696,7 @@ def submit(
     fens: Sequence[str],
     go: str = "go depth 4", # the UCI search command, as `go_command` makes it
     # [N]: positions with the same number share a hash that was cleared before; None = each its own
-    units: Sequence[int] | None = None,
+    hash_group: Sequence[int] | None = None,
     multipv: int = 1, # lines a position
     lines: bool = True, # False = an answer is (cp, mate, moves) as in Scores; True = as of `search`
     # True = nothing is cleared: faster, but scores depend on what was searched before
@@ -705,17 +705,18 @@ def submit(
     then: Callable[[], object] = lambda: None,
 ) -> _Call:    # .wait() gives the answers, one a position
     "Start searching; the caller goes on meanwhile."
-    self._check(go, units is not None or order_dependent, multipv)
+    self._check(go, hash_group is not None or order_dependent, multipv)
     fens = positions(fens)
-    if units is not None: units = _numbers(units, len(fens))
+    if hash_group is not None: hash_group = _numbers(hash_group, len(fens))
     many = max(1, min(16, len(fens) // (4 * len(self.pids))))
-    alone = order_dependent or units is None
+    alone = order_dependent or hash_group is None
     call = _Call(len(fens), self.closed, then)
-    for members in _alone(fens, many) if alone else _together(fens, units):
-        sealed = 0 if order_dependent else 1 if alone else len(members)
+    for members in _alone(fens, many) if alone else _together(fens, hash_group):
+        clear_every = 0 if order_dependent else 1 if alone else len(members)
         places = list(members.values())
         call.expect()
-        self.work.put(_Unit(list(members), go, {"MultiPV": multipv}, lines, call, places, sealed))
+        group = _HashGroup(list(members), go, {"MultiPV": multipv}, lines, call, places, clear_every)
+        self.work.put(group)
     call.finish()
     return call
 
@@ -725,12 +726,12 @@ def search(
     self: EnginePool,
     fens: Sequence[str], # N positions
     go: str = "go depth 4",
-    units: Sequence[int] | None = None,
+    hash_group: Sequence[int] | None = None,
     multipv: int = 1,
     **how, # as in `submit`
 ) -> list[tuple[str, tuple[Line, ...]]]:    # N of best move, "(none)" = the game is over; lines
     "`submit` and wait."
-    return self.submit(fens, go, units, multipv, **how).wait()
+    return self.submit(fens, go, hash_group, multipv, **how).wait()
 
 def _as_scores(answers: Sequence[tuple[int, int, int]]) -> Scores: # N of cp, mate, moves
     rows = np.array(answers, dtype=np.int32).reshape(-1, 3)
@@ -743,22 +744,22 @@ def start_scores(
     depth: int | None = None, # depth of the search; 4 when no limit is given
     nodes: int | None = None, # or nodes
     movetime: int | None = None, # or milliseconds; then scores depend on the clock
-    units: Sequence[int] | None = None, # as in `submit`
+    hash_group: Sequence[int] | None = None, # as in `submit`
     order_dependent: bool = False, # as in `submit`
 ) -> Callable[[], Scores]:    # waits
     "Start evaluating; the result is a function that waits for the scores."
     go = go_command(depth, nodes, movetime)
-    call = self.submit(fens, go, units, lines=False, order_dependent=order_dependent)
+    call = self.submit(fens, go, hash_group, lines=False, order_dependent=order_dependent)
     return lambda: _as_scores(call.wait())
 
 @patch
 def scores(
     self: EnginePool, fens: Sequence[str], depth: int | None = None, nodes: int | None = None,
-    movetime: int | None = None, units: Sequence[int] | None = None, order_dependent: bool = False,
+    movetime: int | None = None, hash_group: Sequence[int] | None = None, order_dependent: bool = False,
 ) -> Scores:    # [N], the side to move's view
-    """`start_scores` and wait: a pure function of each unit of positions, the limit, the engine's
+    """`start_scores` and wait: a pure function of each group of positions, limit, the engine's
     version and the pool's hash and options, unless `movetime` or `order_dependent` is given."""
-    return self.start_scores(fens, depth, nodes, movetime, units, order_dependent)()
+    return self.start_scores(fens, depth, nodes, movetime, hash_group, order_dependent)()
 
 @patch
 def best_moves(

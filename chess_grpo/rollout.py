@@ -88,7 +88,7 @@ def _on_cpu(boards: Boards, *columns: Tensor) -> Callable[[], tuple]: # [N] int6
 def start_scoring(
     engine: EnginePool,
     boards: Boards, # N, games over or not
-    unit: Tensor, # [N] int64, which positions share a hash that was cleared before
+    hash_group: Tensor, # [N] int64, which positions share a hash that was cleared before
     depth: int, # plies of the search
     outcome: Tensor | None = None, # [N] as of `Boards.outcome`, if it is known
     played: Tensor | None = None, # [N] bool, False = not asked for, its score is 0
@@ -99,11 +99,12 @@ def start_scoring(
     played = torch.ones_like(boards.turn) if played is None else played
     asks, mated = played & (outcome == 0), played & (outcome == chess.Termination.CHECKMATE.value)
     if boards.keys.shape[1]: asks = asks & (boards.repetitions() < 2)
-    handed = _on_cpu(boards, asks, mated, unit)
+    handed = _on_cpu(boards, asks, mated, hash_group)
     def ask() -> tuple:
-        here, asks, mated, unit = handed()
+        here, asks, mated, hash_group = handed()
         on = asks.nonzero()[:, 0]
-        return on, mated, engine.start_scores(here[on].fens(), depth, units=unit[on].tolist())
+        hash_group = hash_group[on].tolist()
+        return on, mated, engine.start_scores(here[on].fens(), depth, hash_group=hash_group)
     asked = scribe.submit(ask).result if scribe else partial(lambda x: x, ask())
     def answer() -> Scores:
         on, mated, wait = asked()

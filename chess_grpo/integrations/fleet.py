@@ -40,10 +40,10 @@ class _Post:
                 "pid": os.getpid()}
 
     def search(self, parts: list[list[str]], together: bool, go: str, multipv: int, lines: bool):
-        "Answers of all parts, one after the other; `together` = each part is a unit."
+        "Answers of all parts, one after the other; `together` = each part is a hash group."
         fens = [fen for part in parts for fen in part]
-        units = [i for i, part in enumerate(parts) for _ in part] if together else None
-        found = self.pool.search(fens, go, units, multipv, lines=lines)
+        hash_group = [i for i, part in enumerate(parts) for _ in part] if together else None
+        found = self.pool.search(fens, go, hash_group, multipv, lines=lines)
         return found if lines else np.array(found, dtype=np.int32)
 
     def shard(self, seed: int, index: int, how: dict) -> list[dict[str, Tensor]]:
@@ -52,7 +52,7 @@ class _Post:
 
 @dataclass(eq=False)
 class _Task:
-    "Whole units that go to a node together, or a shard."
+    "Whole groups that go to a node together, or a shard."
     parts: list[dict[str, list[int]]]    # FEN, or the name of a shard -> its places in the caller's list
     what: tuple    # the arguments of `_Post.shard`, or of `_Post.search` after the parts
     call: _Call
@@ -72,7 +72,7 @@ class _Actor:
     busy: int = 0    # tasks that it has now
 
 # %% ../../nbs/integrations/fleet.ipynb #ea6b6e84
-_TASK = 512    # positions of a task, at most; a unit that is larger is a task of its own
+_TASK = 512    # positions of a task, at most; a group that is larger is a task of its own
 _WINDOW = 3    # tasks that a node has at once: its engines need not wait for the next
 _PATIENCE = 120    # seconds until a node must have an engine
 
@@ -220,7 +220,7 @@ def _welcome(self: Fleet, ref, first: bool = False):
 def submit(self: Fleet,
     fens: Sequence[str], # N positions; this and the rest as in `EnginePool.submit`
     go: str = "go depth 4",
-    units: Sequence[int] | None = None, # a unit is searched by one engine, as in a pool
+    hash_group: Sequence[int] | None = None, # a group is searched by one engine
     multipv: int = 1,
     lines: bool = True, # as in `EnginePool.submit`
     order_dependent: bool = False, # refused: here there is no order
@@ -228,11 +228,11 @@ def submit(self: Fleet,
 ) -> _Call: # .wait() gives the answers, one a position
     "Start searching; the caller continues meanwhile."
     if order_dependent: raise UserError("A fleet has no order of searches: leave order_dependent out.")
-    self._check(go, units is not None, multipv)
+    self._check(go, hash_group is not None, multipv)
     fens = positions(fens)
-    if units is not None: units = _numbers(units, len(fens))
-    call, together = _Call(len(fens), self.closed, then), units is not None
-    for parts in self._cut(fens, units):
+    if hash_group is not None: hash_group = _numbers(hash_group, len(fens))
+    call, together = _Call(len(fens), self.closed, then), hash_group is not None
+    for parts in self._cut(fens, hash_group):
         call.expect()
         self.todo.put(_Task(parts, (together, go, multipv, lines), call))
     call.finish()
@@ -258,22 +258,22 @@ def shards_at_once(self: Fleet) -> int:
 
 @patch
 def _cut(
-    self: Fleet, fens: Sequence[str], units: Sequence[int] | None
+    self: Fleet, fens: Sequence[str], hash_group: Sequence[int] | None
 ) -> Iterator[list[dict[str, list[int]]]]:
-    "Tasks of whole units, so small that every node has some, so large that every engine has some."
+    "Tasks of whole groups: every node has some, and every engine of it."
     engines = [a.engines for a in self.actors] or [1]
-    if units is None:
+    if hash_group is None:
         for part in _alone(fens, _task_size(len(fens), engines, _TASK)): yield [part]
         return
-    whole = list(_together(fens, units))
+    whole = list(_together(fens, hash_group))
     size = _task_size(len(whole), engines, _TASK * len(whole) // max(1, sum(map(len, whole))))
     for i in range(0, len(whole), size): yield whole[i:i + size]
 
 def _task_size(
-    n: int, # units of a request
+    n: int, # groups of a request
     engines: Sequence[int], # of each node
-    most: int, # units that hold _TASK positions
-) -> int: # units of a task
+    most: int, # groups that hold _TASK positions
+) -> int: # groups of a task
     "Small enough that each node has some, and large enough that each of its engines has two, where there are so many."
     share = -(-n // (_WINDOW * len(engines)))    # of a node that gets its part at once
     return max(1, min(share, 16), min(share, -(-2 * max(engines) // _WINDOW)), min(most, share // 2))

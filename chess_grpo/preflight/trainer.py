@@ -40,7 +40,7 @@ _RIGHT = {"temperature": None, "dropout": ("dropout", False), "mask": ("mask", T
 def on_policy_identity(
     policy: PolicyNetwork, # the weights that learn
     # samples under conditions, from the same positions and seed each time
-    resample: Callable[[ScoringConfig], Rollout],
+    sampled: Callable[[ScoringConfig], Rollout],
     sampler: ScoringConfig = ScoringConfig(), # how the run samples
     learner: ScoringConfig = ScoringConfig(), # how the run scores again
 ) -> Identity:
@@ -51,7 +51,7 @@ def on_policy_identity(
         return [replace(how, **dict(right[n] for n in fixed)) for how in (sampler, learner)]
     rollouts: dict[ScoringConfig, Rollout] = {}
     def look(s: ScoringConfig, l: ScoringConfig):
-        if s not in rollouts: rollouts[s] = resample(s)
+        if s not in rollouts: rollouts[s] = sampled(s)
         rollout = rollouts[s]
         return compute_log_probs(policy, rollout, l).log_probs, rollout.log_probs, rollout.mask | l.padding
     def measure(fixed): return look(*put_right(fixed))
@@ -80,22 +80,22 @@ def preflight(
         return _draw(run, boards, how, engine=None, expert_prob=0.0)
     with seeded(c.seed + 1, c.device):
         identity = on_policy_identity(run.policy, sampled, run.sampling, run.learning)
-    drawn = _draw(run, boards)
-    loss_mask = run.loss_mask(drawn, boards)
+    rollout = _draw(run, boards)
+    loss_mask = run.loss_mask(rollout, boards)
     how = ScoringConfig(c.temperature, micro_batch_size=c.micro_batch_size)
-    batch = run.batch(drawn, loss_mask, how, sampler=run.policy)
+    batch = run.batch(rollout, loss_mask, how, sampler=run.policy)
     trial = _trial(run.learner)
     found = trial.objective(batch, run.loss)
-    depth, d = c.search_depth + deeper, drawn
-    scores, reward = scored_again(d, run.engine, depth), run.reward(boards, depth)
-    seen = moves_of(d.states, d.index, d.actions) if reward.sees_boards else ()
-    again = torch.where(d.mask, reward(scores, *seen).to(d.rewards.device), 0)
+    depth = c.search_depth + deeper
+    scores, reward = scored_again(rollout, run.engine, depth), run.reward(boards, depth)
+    seen = moves_of(rollout.states, rollout.index, rollout.actions) if reward.sees_boards else ()
+    again = torch.where(rollout.mask, reward(scores, *seen).to(rollout.rewards.device), 0)
     confirmed = trial.advantages_of(replace(batch, rewards=again), found.new)
     return Report([identity.check, *_of_gradient(run, trial, batch, found),
-        *check_rewards(drawn.rewards, loss_mask), *_of_loss(run, drawn, loss_mask),
+        *check_rewards(rollout.rewards, loss_mask), *_of_loss(run, rollout, loss_mask),
         *check_signal(found.advantages, confirmed, loss_mask),
-        *_of_saturation(run, drawn, loss_mask), *_of_filters(run, filters or {}),
-        *check_exploration(found.new.all_log_probs.detach(), drawn.actions, drawn.mask),
+        *_of_saturation(run, rollout, loss_mask), *_of_filters(run, filters or {}),
+        *check_exploration(found.new.all_log_probs.detach(), rollout.actions, rollout.mask),
         *_of_steps(run, trial, batch), *([check_power(2 * c.match_openings)] if c.match_openings else [])])
 
 # %% ../../nbs/preflight/03_trainer.ipynb #136967b9
@@ -131,9 +131,9 @@ def scored_again(rollout: Rollout, engine: EnginePool, depth: int) -> Scores: # 
     put_scores(scores, at, -engine.scores(after[on.to(after.turn.device)].fens(), depth))
     return scores
 
-def _of_saturation(run: Trainer, drawn: Rollout, loss_mask: Tensor) -> list[Check]:
+def _of_saturation(run: Trainer, rollout: Rollout, loss_mask: Tensor) -> list[Check]:
     "Of rewards that are functions of scores alone."
-    scores = drawn.scores[tuple(loss_mask.cpu().nonzero().T)]
+    scores = rollout.scores[tuple(loss_mask.cpu().nonzero().T)]
     c = replace(RewardConfig.pick(run.config), reward_change=False, shaping=0.0)
     value = Reward(c)
     if value.sees_boards: return []
@@ -149,7 +149,7 @@ def _of_filters(run: Trainer, filters: dict[str, Callable[[Scores], Tensor]]) ->
     scores = run.engine.scores(some.fens(), run.config.search_depth)
     return [check_filter(name, keeps(scores)) for name, keeps in filters.items()]
 
-def _of_loss(run: Trainer, drawn: Rollout, mask: Tensor) -> list[Check]:
+def _of_loss(run: Trainer, rollout: Rollout, mask: Tensor) -> list[Check]:
     "The surrogate and, where groups are compared, the advantages, as black boxes."
     plain = replace(run.config.loss, beta=0.0, beta_old=0.0, entropy_coef=0.0,
                     max_completion_length=8, entropy_estimator="exact")
@@ -157,7 +157,7 @@ def _of_loss(run: Trainer, drawn: Rollout, mask: Tensor) -> list[Check]:
         return grpo_loss(new[None], old[None], A[None], mask[None], plain, finite=False)[0]
     checks, how = check_objective(loss).checks, run.learner.advantages
     if how.baseline not in ("value", "none"):
-        checks += check_advantages(lambda r, m: group_advantages(r, m, how), 5, drawn.rewards, mask).checks
+        checks += check_advantages(lambda r, m: group_advantages(r, m, how), 5, rollout.rewards, mask).checks
     return [c for c in checks if c.verdict != "unasked"]
 
 # %% ../../nbs/preflight/03_trainer.ipynb #2838915e
