@@ -175,11 +175,11 @@ class _Fault(Exception):
     "The process died, froze or printed nonsense."
 
 @dataclass(eq=False)
-class _HashGroup:
+class _Task:
     "Searches that run one after the other."
     fens: list[str]
     go: str    # the go command
-    settings: dict[str, object]    # UCI options of this group
+    settings: dict[str, object]    # UCI options of this task
     lines: bool    # False = an answer is the score alone
     call: "_Call"    # the request
     index: list[list[int]]    # where in the caller's list each answer belongs
@@ -189,7 +189,7 @@ class _HashGroup:
 
 @patch
 def commands(
-    self: _HashGroup,
+    self: _Task,
     current: dict, # the options that the process has now
     clean: bool, # nothing was searched since hash and histories were emptied
 ) -> bytes:
@@ -216,7 +216,7 @@ def _usual(go: str, clear_every: bool) -> re.Pattern:
     return re.compile(rb"\n" + depth + score + rb"\nreadyok" * clear_every)
 
 @patch
-def _read_usual(self: _HashGroup, text: bytes) -> bool:
+def _read_usual(self: _Task, text: bytes) -> bool:
     "Fill `answers` if each of them is a usual score."
     found = [] if self.lines else _usual(self.go, self.clear_every == 1).findall(text)
     if not len(found) == len(self.fens) == text.count(b"\nbestmove"): return False
@@ -225,7 +225,7 @@ def _read_usual(self: _HashGroup, text: bytes) -> bool:
     return True
 
 @patch
-def _read_run(self: _HashGroup, run: bytes, questions: int):
+def _read_run(self: _Task, run: bytes, questions: int):
     "Add the answers that stand before one `readyok`."
     infos, *bests = run.split(b"\nbestmove")
     if len(bests) != questions:
@@ -242,7 +242,7 @@ def _read_run(self: _HashGroup, run: bytes, questions: int):
         infos = after
 
 @patch
-def read(self: _HashGroup, text: bytes):
+def read(self: _Task, text: bytes):
     "Fill `answers` from all that the engine printed; ValueError or _Fault when it cannot be right."
     if self._read_usual(text): return
     runs = text.split(b"\nreadyok")[:-1] if self.clear_every else [text]
@@ -250,10 +250,10 @@ def read(self: _HashGroup, text: bytes):
 
 # %% ../nbs/core/11_engine.ipynb #8be6232a
 class _Call:
-    "One request to the pool: done when all its groups are."
+    "One request to the pool: done when all its tasks are."
     def __init__(self, n: int, closed: threading.Event, then: Callable):
         self.results = [None] * n    # each position's answer
-        self.left = 1    # groups to come; the 1 is the submitting itself
+        self.left = 1    # tasks to come; the 1 is the submitting itself
         self.error = None
         self.done = threading.Event()
         self.lock = threading.Lock()
@@ -261,12 +261,12 @@ class _Call:
         self.then = then    # called once, at the end
 
     def expect(self):
-        "One more group to come."
+        "One more task to come."
         with self.lock: self.left += 1
 
-    def finish(self, group: _HashGroup | None = None): # None = all groups have been submitted
-        "Put a group's answers where they belong."
-        for answer, places in zip(group.answers, group.index) if group else ():
+    def finish(self, task: _Task | None = None): # None = all tasks have been submitted
+        "Put a task's answers where they belong."
+        for answer, places in zip(task.answers, task.index) if task else ():
             for i in places: self.results[i] = answer
         with self.lock:
             self.left -= 1
@@ -302,9 +302,9 @@ class _Process:
 
     def __init__(self, path: str, options: dict, deadline: float):
         self.deadline = deadline    # seconds
-        self.buffer = b"\n"    # what was read and belongs to no finished group
+        self.buffer = b"\n"    # what was read and belongs to no finished task
         self.settings = dict(options)
-        self.asked, self.finished = deque(), deque()    # groups, in order of search
+        self.asked, self.finished = deque(), deque()    # tasks, in order of search
         self.ahead = 0    # searches not answered yet
         self.pace = 0.001    # seconds a search
         self.heard = time.monotonic()    # when the last answer came
@@ -433,19 +433,19 @@ def _greet(self: _Process, path: str, options: dict):
 # %% ../nbs/core/11_engine.ipynb #dfba9e67
 @patch
 def room(self: _Process, waiting: int, processes: int) -> bool:
-    "Should another group be written ahead, with so many groups waiting for so many processes?"
+    "Should another task be written ahead, with so many tasks waiting for so many processes?"
     fair = self.ahead < 2 or len(self.asked) <= waiting / processes
     return fair and self.ahead < min(self.AHEAD, 1 + self.HORIZON / self.pace)
 
 @patch
-def ask(self: _Process, group: _HashGroup):
-    "Write a group."
+def ask(self: _Process, task: _Task):
+    "Write a task."
     if not self.asked: self.heard = time.monotonic()    # the deadline counts from here
-    self.asked.append(group)
-    self.ahead += len(group.fens)
-    self._write(group.commands(self.settings, self.clean))
-    self.settings.update(group.settings)
-    self.clean = group.clear_every > 0
+    self.asked.append(task)
+    self.ahead += len(task.fens)
+    self._write(task.commands(self.settings, self.clean))
+    self.settings.update(task.settings)
+    self.clean = task.clear_every > 0
 
 @patch
 def _count(self: _Process, answers: int):
@@ -461,10 +461,10 @@ def _count(self: _Process, answers: int):
         raise _Fault(f"the engine printed much, but no answer within {self.deadline:g} s")
 
 @patch
-def _answers(self: _Process, group: _HashGroup) -> bytes | None:
-    "Cut from the buffer what belongs to a group, if all of it has come."
-    last, n = b"\nbestmove", len(group.fens)
-    if group.clear_every: last, n = b"\nreadyok\n", n // group.clear_every
+def _answers(self: _Process, task: _Task) -> bytes | None:
+    "Cut from the buffer what belongs to a task, if all of it has come."
+    last, n = b"\nbestmove", len(task.fens)
+    if task.clear_every: last, n = b"\nreadyok\n", n // task.clear_every
     end = -1
     for _ in range(n):
         end = self.buffer.find(last, end + 1)
@@ -476,7 +476,7 @@ def _answers(self: _Process, group: _HashGroup) -> bytes | None:
 
 @patch
 def collect(self: _Process):
-    "Wait for answers; complete groups go to `finished`, also when what follows is a fault."
+    "Wait for answers; complete tasks go to `finished`, also when what follows is a fault."
     if self.ahead * self.pace > 0.001:
         time.sleep(min(self.HORIZON, self.ahead * self.pace) / 2)
     data = self._read()
@@ -499,7 +499,7 @@ class EnginePool:
         hash_mb: int = 1, # a process; small is quick to clear
         options: dict | None = None, # more UCI options, such as {"Skill Level": 2}
         deadline: float = 30, # seconds a search may take before the engine counts as frozen
-        retries: int = 3, # how often a group may fail before EngineError
+        retries: int = 3, # how often a task may fail before EngineError
     ):
         if (processes or 0) < 0:
             raise UserError(f"processes is {processes}; it must be 0 (one a core) or more.")
@@ -509,7 +509,7 @@ class EnginePool:
         self.path, self.deadline, self.retries = path or find_stockfish(), deadline, retries
         self.options = {"Threads": 1, "Hash": hash_mb, **(options or {})}
         self.restarts = 0    # engines replaced
-        self.work: queue.SimpleQueue = queue.SimpleQueue()    # groups that no process took yet
+        self.work: queue.SimpleQueue = queue.SimpleQueue()    # tasks that no process took yet
         self.closed = threading.Event()
         self._start(processes or cores())
 
@@ -550,16 +550,16 @@ def evaluated(self: EnginePool) -> int:
 _END = object()    # tells a thread to stop
 
 def _fill(work: queue.SimpleQueue, process: _Process, processes: int) -> bool:
-    "Write groups ahead; False = the pool is closing."
+    "Write tasks ahead; False = the pool is closing."
     while process.room(work.qsize(), processes):
         idle = not process.asked
-        try: group = work.get(block=idle)
+        try: task = work.get(block=idle)
         except queue.Empty: break
-        if group is _END:
+        if task is _END:
             if idle: return False
             work.put(_END)
             break
-        if not group.call.error: process.ask(group)
+        if not task.call.error: process.ask(task)
     return True
 
 def _turn(pool, slot, work, process, processes) -> bool:
@@ -571,34 +571,34 @@ def _turn(pool, slot, work, process, processes) -> bool:
     try: process.collect()
     finally:    # hand on what is complete, also when the collecting ends in a fault
         while process.finished:
-            group = process.finished.popleft()
-            pool.answers[slot] += len(group.fens)
-            group.call.finish(group)
+            task = process.finished.popleft()
+            pool.answers[slot] += len(task.fens)
+            task.call.finish(task)
     return True
 
 # %% ../nbs/core/11_engine.ipynb #ae75dea8
 def _recover(pool: EnginePool, work: queue.SimpleQueue, process: _Process, fault: Exception):
-    "Give back the unfinished groups of a failed process."
-    groups = list(process.asked)
+    "Give back the unfinished tasks of a failed process."
+    tasks = list(process.asked)
     process.kill()
     pool.restarts += 1
-    for i, group in enumerate(groups):
-        at = len(group.answers) or (process.buffer.count(b"\nbestmove") if i == 0 else 0)
-        group.answers = []
-        group.failures += i == 0
-        if group.failures >= pool.retries:
-            fen = group.fens[min(at, len(group.fens) - 1)]
-            problem = f"{pool.name} failed {group.failures} times on {fen}: {fault}."
-            group.call.fail(EngineError(problem))
-        elif not group.call.error: work.put(group)
+    for i, task in enumerate(tasks):
+        at = len(task.answers) or (process.buffer.count(b"\nbestmove") if i == 0 else 0)
+        task.answers = []
+        task.failures += i == 0
+        if task.failures >= pool.retries:
+            fen = task.fens[min(at, len(task.fens) - 1)]
+            problem = f"{pool.name} failed {task.failures} times on {fen}: {fault}."
+            task.call.fail(EngineError(problem))
+        elif not task.call.error: work.put(task)
 
 def _refuse(work: queue.SimpleQueue, error: Exception):
     "Fail a request that waits."
-    try: group = work.get(block=False)
+    try: task = work.get(block=False)
     except queue.Empty: return
-    if group is _END: return work.put(_END)
-    problem = f"The engine cannot be started any more ({error}); {group.fens[0]} has no score."
-    group.call.fail(EngineError(problem))
+    if task is _END: return work.put(_END)
+    problem = f"The engine cannot be started any more ({error}); {task.fens[0]} has no score."
+    task.call.fail(EngineError(problem))
 
 def _begin(path, options, deadline, retries, first, pool, work, closed, live):
     "The first thread: puts its process, or an error, into `first`; then it serves."
@@ -715,8 +715,8 @@ def submit(
         clear_every = 0 if order_dependent else 1 if alone else len(members)
         places = list(members.values())
         call.expect()
-        group = _HashGroup(list(members), go, {"MultiPV": multipv}, lines, call, places, clear_every)
-        self.work.put(group)
+        task = _Task(list(members), go, {"MultiPV": multipv}, lines, call, places, clear_every)
+        self.work.put(task)
     call.finish()
     return call
 
@@ -757,7 +757,7 @@ def scores(
     self: EnginePool, fens: Sequence[str], depth: int | None = None, nodes: int | None = None,
     movetime: int | None = None, hash_group: Sequence[int] | None = None, order_dependent: bool = False,
 ) -> Scores:    # [N], the side to move's view
-    """`start_scores` and wait: a pure function of each group of positions, limit, the engine's
+    """`start_scores` and wait: a pure function of each hash group of positions, limit, the engine's
     version and the pool's hash and options, unless `movetime` or `order_dependent` is given."""
     return self.start_scores(fens, depth, nodes, movetime, hash_group, order_dependent)()
 
