@@ -655,8 +655,8 @@ def fens(self: Boards) -> list[str]:
     ep = torch.where(self.legal().ep, self.ep, 0)
     columns = (self.turn, self.castling, ep, self.halfmove, self.fullmove)
     rows = zip(_placements(self.squares().cpu()), *(c.tolist() for c in columns))
-    texts = [f"{placed} {'bw'[turn]} {_rights(castling)} {_square_name(e)} {half} {full}"
-             for placed, turn, castling, e, half, full in rows]
+    texts = [f"{pieces} {'bw'[turn]} {_rights(castling)} {_square_name(e)} {half} {full}"
+             for pieces, turn, castling, e, half, full in rows]
     return [Fen(text) if ok else text for text, ok in zip(texts, self.possible().tolist())]
 
 # %% ../nbs/core/10_board.ipynb #5e590494

@@ -114,7 +114,7 @@ class Verdict:
     @property
     def counts(self) -> bool: return self.rule == self.claim["rule"].conditions    # no earlier rule
     @property
-    def unseen(self) -> bool:    # measured on seeds that were sealed after the rule's last change
+    def unseen(self) -> bool:    # measured on seeds that were fixed after the rule's last change
         date = self.claim["rule"].date
         return self.counts and self.n > 0 and self.date[:len(date)] > date
 

@@ -272,9 +272,9 @@ def _of_batch(trainer, captured: Captured, look: tuple[int, int, int]) -> list[C
     texts = _tokenizer(trainer).batch_decode(ids, skip_special_tokens=True)
     def rewards(at: list[int]) -> list[float]:
         chat = not isinstance(data[0]["prompt"], str)
-        said = [[{"role": "assistant", "content": texts[i]}] if chat else texts[i] for i in at]
+        replies = [[{"role": "assistant", "content": texts[i]}] if chat else texts[i] for i in at]
         inputs = [data[i] for i in at]
-        each = trainer._calculate_rewards(inputs, [r["prompt"] for r in inputs], said,
+        each = trainer._calculate_rewards(inputs, [r["prompt"] for r in inputs], replies,
                                           [ids[i] for i in at]).cpu()
         each = each[len(at) * trainer.accelerator.process_index :][:len(at)]    # it gathers
         none = each.isnan().all(1)

@@ -298,8 +298,8 @@ def _results(logs: Mapping[str, RunLog], judged: Mapping[str, _Judged]) -> Table
     head = ["run", "steps", *evaluations([]).head[1:5]]
     if first: head += ["expected-score loss", "at equal entropy, less the first's", "curve", "agrees", "entropy",
                        *(f"points against {name}" for name in first.matches)]
-    told = [i for i, column in enumerate(zip(*rows)) if {*column} != {"not logged"}]
-    return Table("Runs", [head[i] for i in told], [[r[i] for i in told] for r in rows])
+    logged = [i for i, column in enumerate(zip(*rows)) if {*column} != {"not logged"}]
+    return Table("Runs", [head[i] for i in logged], [[r[i] for i in logged] for r in rows])
 
 def _quality(run: _Judged, first: _Judged) -> list[str]:
     q, (low, high) = run.quality, run.quality.expected_interval
