@@ -79,8 +79,8 @@ def _panel(
 ) -> Html:
     "One pair of axes; a single point is a dot."
     with rc_context(_GREY | {"font.size": 8}):
-        figure = Picture(figsize=(3.5, 2.1), layout="constrained")
-        axes = figure.subplots()
+        figure = Picture(figsize=(3.5, 2.1))
+        axes = figure.add_axes((.15, .12, .82, .72))    # a layout engine would draw it twice
         for (name, points), colour in zip(lines.items(), cycle(_COLOURS)):
             label = f"{name} {points[-1][1]:.3g}" if last else name
             axes.plot(*zip(*points), "." if len(points) == 1 else "-", color=colour, linewidth=1.2, label=label)
