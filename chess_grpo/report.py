@@ -11,7 +11,7 @@ __all__ = ['CURVES', 'KEYS', 'Picture', 'Html', 'element', 'table_html', 'aligne
 import html
 import io
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import cycle, pairwise
 from typing import Mapping, Sequence
 
@@ -151,7 +151,7 @@ class Table:
     title: str
     head: list[str]
     rows: list[list[str]]
-    picture: Html = Html()
+    picture: Html = field(default=Html(), repr=False)
 
     def _repr_html_(self) -> str: return element("div", table_html(self.head, self.rows), self.picture)
 
