@@ -226,10 +226,9 @@ class StartStream:
 
     def __getitem__(self, step: int) -> Boards:    # [batch]
         block, at = divmod(step, self.steps_a_block)
-        if self.__dict__.get("_block", (None,))[0] != block:
-            object.__setattr__(self, "_block", (block, self._make(block)))
-        return self._block[1][at * self.batch:(at + 1) * self.batch]
+        return self._make(block)[at * self.batch:(at + 1) * self.batch]
 
+    @lru_cache(maxsize=4)    # of all streams: the next run of this seed has its starts at once
     def _make(self, block: int) -> Boards: # [batch * steps_a_block]
         g = torch.Generator().manual_seed(self.seed * 1_000_003 + block)
         n = self.batch * self.steps_a_block
