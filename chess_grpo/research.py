@@ -308,11 +308,12 @@ class Experiment:
         self.start = load_policy(base.start)
         self.judge = load_validation()[:at_scale(60, 2000, 2000)]
         self.openings = random_openings(at_scale(4, 200, 200), 6, generator(1))
+        self.boards = random_starts(at_scale(4, 48, 48), generator(77), kept_out())
         self.begin, self.found = frontier(self.start, self.judge), {}
 
     def own_plies(self, policy: PolicyNetwork, temperature: float = 1.0) -> float:
         "What own plies change of the expected score, from positions that no run learned from."
-        boards, c = random_starts(at_scale(4, 48, 48), generator(77), kept_out()), self.base
+        boards, c = self.boards, self.base
         with EnginePool(1) as pool:
             worth = expected(pool.scores(boards.fens(), c.search_depth))
             r = sample(policy.eval(), boards, pool, generator(5), num_generations=4,
