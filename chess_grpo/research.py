@@ -12,7 +12,7 @@ import importlib
 import json
 import os
 import time
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -246,7 +246,8 @@ def runs_of(
     own.parent.mkdir(parents=True, exist_ok=True)
     importlib.import_module("torch._dynamo")    # any optimizer imports it: here once, not in each process
     n = min(cores(), len(todo))
-    with ProcessPoolExecutor(n, get_context("fork"), torch.set_num_threads, (1,)) as pool:
+    forks = lambda: ProcessPoolExecutor(n, get_context("fork"), torch.set_num_threads, (1,))
+    with ThreadPoolExecutor(1) if torch.cuda.is_initialized() else forks() as pool: # CUDA does not survive a fork
         futures = {pool.submit(run, *jobs[name]): name for name in todo}
         for done in progress_bar(as_completed(futures), total=len(todo),
                                  desc=f"runs of note {note}"):
