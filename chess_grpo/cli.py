@@ -81,7 +81,7 @@ def _parser(words: list[str]) -> argparse.ArgumentParser: # words that were type
                        help="a Python module, imported first: rewards, networks or metrics")
         for names, how in c.options: q.add_argument(*names, **how)
         if not c.config or words[:1] != [name]: continue
-        q.add_argument("--config", metavar="FILE", help="a JSON file of keys, such as runs/grpo/config.json")
+        q.add_argument("--config", metavar="FILE", help="a JSON file of keys, such as a run's config.json")
         groups = {True: q.add_argument_group("the usual keys"), False: q.add_argument_group("all other keys")}
         own = keys(_config(name)).values()
         for f in sorted(own, key=lambda f: USUAL.index(f.name) if f.name in USUAL else len(USUAL)):
@@ -106,15 +106,15 @@ def main(argv: list[str] | None = None) -> int: # the exit status
         if unknown: raise UserError(_too_many(unknown[0], args.command))
         if args.module: _import(args.module)
         with interruptible(): return COMMANDS[args.command].run(args) or 0
-    except (UserError, EngineError) as e:
+    except BrokenPipeError:    # the reader has gone, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (UserError, EngineError, OSError) as e:
         print(f"chess-grpo: {e}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"chess-grpo {args.command}: stopped; {COMMANDS[args.command].again}.", file=sys.stderr)
         return 130
-    except BrokenPipeError:    # the reader has gone, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
 
 def _too_many(word: str, name: str) -> str:
     known = [f"--{k}" for k in keys(_config(name))] if COMMANDS[name].config else []
@@ -150,7 +150,7 @@ def _train(args):
 def _preflight(args) -> int:
     from chess_grpo.preflight.captured import check_batch, read_captured
     from chess_grpo.preflight.trainer import preflight
-    if args.captured: report = check_batch(read_captured(args.captured))
+    if args.captured is not None: report = check_batch(read_captured(args.captured))
     else:
         with EnginePool() as engine: report = preflight(Trainer(_configured(args, _first(args)), engine))
     print(report)
@@ -180,8 +180,8 @@ def _at_least(least: int, **values: int):
          again="finished matches stand above and in the file of the games")
 def _evaluate(args):
     _at_least(1, openings=args.openings)
-    if args.pgn and not Path(args.pgn).resolve().parent.is_dir():
-        raise UserError(f"There is no folder for {args.pgn}: make it, or choose another file.")
+    if args.pgn and (Path(args.pgn).is_dir() or not Path(args.pgn).resolve().parent.is_dir()):
+        raise UserError(f"There is no folder for {args.pgn}, or it is one: choose another file.")
     player, other = PolicyPlayer(load_policy(args.policy)), _rival(args.against)
     rival = PolicyPlayer(other, name="rival") if other else None
     _print_quality(player, rival)
@@ -218,8 +218,7 @@ def _print_quality(player: PolicyPlayer, rival: PolicyPlayer | None):
          option("--temperature", type=float, default=0.0, help="of sampled moves; 0 = the greedy move"))
 def _uci(args):
     from chess_grpo.integrations.uci import Uci
-    if not 0 <= args.temperature < float("inf"):
-        raise UserError(f"temperature is {args.temperature}; it must be a number of at least 0.")
+    if not 0 <= args.temperature < 1e9: raise UserError(f"temperature is {args.temperature}, not 0 or more.")
     torch.set_num_threads(1)    # one position at a time
     sys.stdin.reconfigure(encoding="utf-8", errors="replace")    # what is no text is no command either
     Uci(load_policy(args.policy), f"chess_grpo {Path(args.policy).parent.name or args.policy}".strip(),
@@ -233,8 +232,7 @@ def _uci(args):
          option("--browser", choices=("yes", "no"), default="yes", help="open it"))
 def _play(args):
     from chess_grpo.ui.sparring import play
-    if not 0 <= args.temperature <= 1.5: raise UserError(f"temperature is {args.temperature}; it "
-                                                         "must be a number from 0 to 1.5.")
+    if not 0 <= args.temperature <= 1.5: raise UserError(f"temperature is {args.temperature}, not 0 to 1.5.")
     if not 0 <= args.port < 65_536: raise UserError(f"port is {args.port}; it must be between 0 and 65535.")
     play(args.policy, args.side, args.temperature, args.fen, port=args.port, browser=args.browser == "yes")
 
@@ -250,7 +248,7 @@ def _report(args):
     from chess_grpo.ui.page import document, report_logs
     _at_least(0, openings=args.openings)
     out = Path(args.out)
-    if out.is_dir(): raise UserError(f"{out} is a folder: name the page, such as {out}/report.html.")
+    if out.is_dir() or out.suffix == ".md": raise UserError(f"{out} cannot be the page: name another.")
     logs = [read_log(run) for run in dict.fromkeys(args.runs)]
     found = [diagnose(log.rows, log.config) for log in logs]
     table = report_logs(logs, found, out, args.openings, progress=True)

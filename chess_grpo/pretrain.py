@@ -164,6 +164,7 @@ _SHARD = 4096    # positions a file
 def _label_first(c: PretrainConfig, engine: EnginePool | None, progress: bool):
     folder = Path(c.shards)
     if any(folder.glob("shard_*.safetensors")): return
+    if folder.is_file() or any(folder.glob("*")): raise UserError(f"{folder} holds no shards: name another.")
     part, threads = folder.with_name(f"{folder.name}.part"), torch.get_num_threads()
     torch.set_num_threads(1)    # the engines have the cores
     try:

@@ -827,6 +827,7 @@ class _Run:
         self.folder = Path(self.world.all("" if self.world.rank else str(new_folder(self.config.run_name, root)))[0])
         if self.config.run_name not in ("", self.folder.name):
             self.print(f"{root/self.config.run_name} is there already: this run is kept in {self.folder}")
+        if not self.world.rank: keep_config(self.folder, self.config, engine=self.engine.name)
         trainer.save(self.folder)
         return trainer
 

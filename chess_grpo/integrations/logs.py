@@ -90,18 +90,18 @@ def _of_file(path: Path) -> tuple[dict, list[dict], dict]:
     try: text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as e: raise UserError(f"{path} cannot be read as text ({e}).") from None
     if path.suffix == ".csv":
-        raw = list(csv.DictReader(io.StringIO(text)))
+        raw = list(csv.DictReader(io.StringIO(text), skipinitialspace=True))
         odd = next((i for i, r in enumerate(raw, 1) if None in r), None)
         if odd: raise UserError(f"{path}: row {odd} has more cells than the header; export it with commas.")
         return {}, log_rows(raw, str(path)), {}
-    lines = [line for line in text.splitlines() if line.strip()]
+    lines = [line for line in text.split("\n") if line.strip()]
     by_line = len(lines) > 1 and lines[0].startswith("{") and lines[0].rstrip().endswith("}")
     found = [parse_json(line, f"a line of {path}") for line in lines] if by_line else parse_json(text, path)
     about = found if isinstance(found, dict) else {"rows": found}
     rows = next((about[k] for k in ("rows", "history", "log_history") if k in about), [about])
-    if not isinstance(rows, list) or not all(isinstance(r, dict) for r in rows):
+    if not isinstance(rows, list) or not all(isinstance(r, dict) for r in [about.get("config", {}), *rows]):
         raise UserError(f"{path} holds no rows: it must be a list of objects, or an object with rows and config.")
-    config = {"max_steps": about["max_steps"]} if "log_history" in about else about.get("config", {})
+    config = about.get("config", {k: about[k] for k in {"max_steps"} & {*about}})
     return dict(config), log_rows(rows, str(path)), about
 
 def _of_wandb(path: str, api) -> tuple[dict, list[dict], dict]:

@@ -106,7 +106,7 @@ def _refuse(trainer, prompts: int, completions: int, most: int):
     if getattr(trainer, "environment_factories", None) is not None:
         raise UserError("Its prompts come from environments: pass check_trl a Captured of rollouts.")
     few = not isinstance(prompts, int) or min(prompts, completions, most) < 1
-    if few or not len(trainer.train_dataset):
+    if few or next(iter(trainer.train_dataset), None) is None:
         raise UserError("There is nothing to look at: prompts, completions and tokens must be at"
                         " least 1, and the training set must not be empty.")
 
