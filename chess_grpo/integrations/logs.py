@@ -101,7 +101,7 @@ def _of_file(path: Path) -> tuple[dict, list[dict], dict]:
     rows = next((about[k] for k in ("rows", "history", "log_history") if k in about), [about])
     if not isinstance(rows, list) or not all(isinstance(r, dict) for r in [about.get("config", {}), *rows]):
         raise UserError(f"{path} holds no rows: it must be a list of objects, or an object with rows and config.")
-    config = about.get("config", {k: about[k] for k in {"max_steps"} & {*about}})
+    config = about.get("config", {k: v for k, v in about.items() if k == "max_steps"})
     return dict(config), log_rows(rows, str(path)), about
 
 def _of_wandb(path: str, api) -> tuple[dict, list[dict], dict]:
