@@ -218,7 +218,7 @@ def _print_quality(player: PolicyPlayer, rival: PolicyPlayer | None):
          option("--temperature", type=float, default=0.0, help="of sampled moves; 0 = the greedy move"))
 def _uci(args):
     from chess_grpo.integrations.uci import Uci
-    if not 0 <= args.temperature < float("inf"): raise UserError(f"temperature is {args.temperature}, not from 0 to inf.")
+    if not 0 <= args.temperature < float("inf"): raise UserError(f"temperature is {args.temperature}, not in [0, inf).")
     torch.set_num_threads(1)    # one position at a time
     sys.stdin.reconfigure(encoding="utf-8", errors="replace")    # what is no text is no command either
     Uci(load_policy(args.policy), f"chess_grpo {Path(args.policy).parent.name or args.policy}".strip(),
