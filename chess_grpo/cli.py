@@ -221,8 +221,8 @@ def _uci(args):
     if not 0 <= args.temperature < float("inf"): raise UserError(f"temperature is {args.temperature}, not in [0, inf).")
     torch.set_num_threads(1)    # one position at a time
     sys.stdin.reconfigure(encoding="utf-8", errors="replace")    # what is no text is no command either
-    Uci(load_policy(args.policy), f"chess_grpo {Path(args.policy).parent.name or args.policy}".strip(),
-        args.temperature).run(sys.stdin)
+    name = Path(args.policy.removesuffix("policy.safetensors")).name or args.policy
+    Uci(load_policy(args.policy), f"chess_grpo {name}", args.temperature).run(sys.stdin)
 
 @command("play", "play a policy yourself, on a page that only this machine can open",
          option("policy", help=_POLICY), option("--side", choices=("white", "black"), default="white", help="yours"),

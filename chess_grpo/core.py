@@ -107,6 +107,10 @@ def parse_json(text: str | bytes, where: str | Path): # where: for the message
     try: return json.loads(text, object_pairs_hook=_once)
     except (ValueError, RecursionError) as e: raise UserError(f"{where} is not JSON ({e}).") from None
 
+def _number(x, other=None): # other = where it is none
+    try: return float(x)
+    except (TypeError, ValueError, OverflowError): return other
+
 def folder_name(name: str) -> str: # the same
     "Refuse what cannot be the name of a folder inside another."
     plain = isinstance(name, str) and name.isprintable() and 0 < len(name.encode()) <= 200

@@ -18,6 +18,7 @@ from typing import Mapping, Sequence
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from .core import _number
 from .stats import elo_of, smallest_elo, wilson
 
 # %% ../nbs/core/40_report.ipynb #68ea82b7
@@ -137,11 +138,11 @@ _OURS = {
     "rollout_temperature": "temperature", "reward_depth": "search_depth"}
 
 def our_keys(config: Mapping) -> dict:
-    "A configuration without its nesting, by our keys."
+    "Without nesting, by our keys; text that is a number, as YAML's 1e-6, becomes one."
     found = {}
     for k, v in config.items():
         if isinstance(v, Mapping): found |= our_keys({k: v["value"]} if "value" in v else v)
-        elif not k.startswith("_"): found[_OURS.get(k, k)] = v
+        elif k[:1] != "_": found[_OURS.get(k, k)] = _number(v, v) if isinstance(v, str) else v
     return found
 
 # %% ../nbs/core/40_report.ipynb #40rep010

@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from typing import Mapping, Sequence
 
-from ..core import UserError, parse_json
+from ..core import UserError, _number, parse_json
 from ..log import read_metrics
 from ..report import RunLog, our_keys
 
@@ -33,10 +33,7 @@ _STEP = ("step", "_step", "Step", "trainer/global_step", "train/global_step", "g
 def _column(cells: Sequence, what: str) -> dict[int, float | str]: # by row; what: for the message
     "Numbers, or text, never both; empty cells and pictures are left out."
     there = {i: x for i, x in enumerate(cells) if x not in (None, "") and not isinstance(x, (dict, list))}
-    numbers = {}
-    for i, x in there.items():
-        try: numbers[i] = float(x)
-        except ValueError: pass
+    numbers = {i: y for i, x in there.items() if (y := _number(x)) is not None}
     wrong = next((i for i in there if i not in numbers), None)
     if not numbers or wrong is None: return numbers or there
     raise UserError(f"{what} is {there[wrong]!r} in row {wrong + 1}; it must be a number.")
@@ -84,6 +81,7 @@ def _of_folder(folder: Path) -> tuple[dict, list[dict], dict]: # config, rows, a
     if not (folder/"metrics.jsonl").is_file() or not (folder/"config.json").is_file():
         raise UserError(f"{folder} is no folder of a run: it must hold metrics.jsonl and config.json.")
     config = parse_json((folder/"config.json").read_bytes(), folder/"config.json")
+    if not isinstance(config, dict): raise UserError(f"{folder}/config.json holds no keys.")
     return config, read_metrics(folder), {"name": folder.name}
 
 def _of_file(path: Path) -> tuple[dict, list[dict], dict]:

@@ -14,7 +14,7 @@ from itertools import pairwise
 from statistics import NormalDist, fmean, median
 from typing import Callable, Mapping, Sequence
 
-from ..core import UserError, data_path
+from ..core import UserError, _number, data_path
 from ..report import (
     coefficient, difference_of, games_of, gradient_norms, loss_terms, our_keys, series, shares)
 from ..stats import smallest_elo, wilson
@@ -50,10 +50,7 @@ def _by_step(rows: Sequence[Mapping]) -> list[dict]:
     found: dict[int, dict] = {}
     for row in rows:
         if not isinstance(row, Mapping): raise UserError(f"A row of a log is a dict of metrics, not {row!r}.")
-        numbers = {}
-        for k, x in row.items():
-            try: numbers[k] = float(x)
-            except (TypeError, ValueError): pass
+        numbers = {k: y for k, x in row.items() if (y := _number(x)) is not None}
         at = numbers.get("step", numbers.get("_step", len(found)))
         if not math.isfinite(at): raise UserError(f"A row of the log has the step {at}: leave it out.")
         found.setdefault(int(at), {}).update(numbers | {"step": int(at)})
