@@ -92,9 +92,9 @@ def _of_file(path: Path) -> tuple[dict, list[dict], dict]:
         odd = next((i for i, r in enumerate(raw, 1) if None in r), None)
         if odd: raise UserError(f"{path}: row {odd} has more cells than the header; export it with commas.")
         return {}, log_rows(raw, str(path)), {}
-    lines = [line for line in text.split("\n") if line.strip()]
-    by_line = len(lines) > 1 and lines[0].startswith("{") and lines[0].rstrip().endswith("}")
-    found = [parse_json(line, f"a line of {path}") for line in lines] if by_line else parse_json(text, path)
+    lines = {i: line for i, line in enumerate(text.split("\n"), 1) if line.strip()}
+    by_line = len(lines) > 1 and re.fullmatch(r"{.*}\s*", next(iter(lines.values())))
+    found = [parse_json(x, f"{path}, line {i},") for i, x in lines.items()] if by_line else parse_json(text, path)
     about = found if isinstance(found, dict) else {"rows": found}
     rows = next((about[k] for k in ("rows", "history", "log_history") if k in about), [about])
     if not isinstance(rows, list) or not all(isinstance(r, dict) for r in [about.get("config", {}), *rows]):
