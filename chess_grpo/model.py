@@ -242,7 +242,7 @@ class Policy(PolicyNetwork):
         return self.norm(x)
 
     def logits(self, x: Tensor, boards: Boards) -> Tensor: # [N,1968]
-        pairs = self.leave(x) @ self.reach(x).transpose(1, 2) / x.shape[-1] ** 0.5   # [N,64,64]
+        pairs = self.leave(x) @ self.reach(x).transpose(1, 2) / x.shape[-1] ** 0.5  # [N,64,64]
         pairs = pairs.flatten(1)                                                     # [N,4096]
         promote = F.pad(self.promote(x), (0, 1)).flatten(1)                          # [N,320]
         index, extra = _head_index(str(x.device))
@@ -307,11 +307,8 @@ def policy_path(name: str | Path) -> Path: # of a file, a folder of a run, or on
 
 def _check_shapes(policy: nn.Module, weights: dict, where: str):
     "Before weights are allocated: a header can name a network that no machine holds."
-    own = policy.state_dict()
-    def same(k: str) -> bool:
-        both = k in own and k in weights
-        return both and own[k].shape == weights[k].shape and own[k].dtype == weights[k].dtype
-    wrong = [k for k in sorted(own.keys() | weights.keys()) if not same(k)]
+    def kinds(of: dict) -> set: return {(k, x.shape, x.dtype) for k, x in of.items()}
+    wrong = sorted({k for k, *_ in kinds(policy.state_dict()) ^ kinds(weights)})
     if wrong:
         raise UserError(f"{where} is a checkpoint of another shape: {wrong[0]} differs "
                         f"({len(wrong)} tensors in all); load it with the config it was made with.")

@@ -135,8 +135,9 @@ def sample(
     "Play G games of T plies from each position."
     boards = policy.near(boards)
     if bool((boards.outcome() != 0).any()):
-        raise UserError("sample was given a position in which the game is over: "
-                        "leave such positions out.")
+        raise UserError("sample was given a position in which the game is over: leave it out.")
+    if min(num_generations, rollout_plies) < 1 or not 0 <= expert_prob <= 1:
+        raise UserError("num_generations and rollout_plies must be at least 1, expert_prob 0 to 1.")
     if expert_prob and not engine:
         raise UserError("Expert moves need an engine: hand one over, or set expert_prob to 0.")
     n, device = len(boards) * num_generations, boards.turn.device
@@ -203,7 +204,9 @@ def _joined(plies: list[_Ply], shape: tuple[int, int], reward, temperature: floa
         for name in ("cp", "mate", "moves"): getattr(scores, name)[:, :, t] = getattr(found, name).view(shape)
     index, actions = (torch.where(mask, x, 0) for x in (index.view(mask.shape), table("actions")))
     seen = moves_of(states, index, actions) if getattr(reward, "sees_boards", False) else ()
-    rewards = torch.where(mask, reward(scores, *seen).to(mask.device), 0)
+    r = reward(scores, *seen).to(mask.device)
+    if r.shape != mask.shape: raise UserError(f"reward is {[*r.shape]}, not {[*mask.shape]}.")
+    rewards = torch.where(mask, r, 0)
     return Rollout(states, index, actions, torch.where(mask, log_probs, 0), rewards, scores, mask,
                    table("by_engine"), temperature, waited + time.perf_counter() - start, every)
 
