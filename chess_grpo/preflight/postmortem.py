@@ -39,8 +39,8 @@ def diagnose(
     "What a log shows to be wrong, or unknown."
     if not rows: return []
     words = json.loads(data_path("findings.json").read_text(encoding="utf-8"))
-    known = {k: v for k, v in our_keys(config).items() if v is not None or k == "learner_temperature"}
-    log = _Log(_by_step(rows), known)
+    log = _Log(_by_step(rows), {k: v for k, v in our_keys(config).items() if isinstance(v, (int, float))
+                                or k.endswith(("estimator", "optimizer", "reward", "learner_temperature"))})
     found = {name: figures for name, rule in _RULES.items() if (figures := rule(log))}
     return [Finding(name, words[name]["shows"].format(**figures), words[name]["hides"],
                     words[name]["remedy"]) for name, figures in found.items()]
@@ -257,7 +257,7 @@ def _too_small(log: _Log) -> dict | None:
     rate = max([y for _, y in log.get("learning_rate")] + [c.get("learning_rate", 0)])
     steps = max(c.get("max_steps", 0), log.rows[-1]["step"]) * c.get("num_iterations", 1)
     most = rate * steps * (10 if c.get("optimizer") == "muon" else 1)    # that Adam moves a weight by
-    spread = c.get("width", 400) ** -0.5    # of weights at their start; 0.05 where it is unknown
+    spread = max(c.get("width", 400), 1) ** -0.5    # of weights at their start; 0.05 where it is unknown
     moved = [abs(log.change(n)) for n in (*_ENTROPY, _LOSS) if len(log.get(n)) > 1]
     if not 0 < most < 0.2 * spread or not moved or max(moved) > 0.05 or log.mean("kl_ref") > 0.05: return None
     return dict(steps=steps, rate=rate, most=most, spread=spread, moved=max(moved))
