@@ -39,11 +39,11 @@ def diagnose(
     "What a log shows to be wrong, or unknown."
     if not rows: return []
     words = json.loads(data_path("findings.json").read_text(encoding="utf-8"))
-    log = _Log(_by_step(rows), {k: v for k, v in our_keys(config).items() if isinstance(v, (int, float))
-                                or k.endswith(("estimator", "optimizer", "reward", "learner_temperature"))})
-    found = {name: figures for name, rule in _RULES.items() if (figures := rule(log))}
-    return [Finding(name, words[name]["shows"].format(**figures), words[name]["hides"],
-                    words[name]["remedy"]) for name, figures in found.items()]
+    texts = "estimator", "optimizer", "reward"
+    log = _Log(_by_step(rows), {k: v for k, v in our_keys(config).items() if k == "learner_temperature"
+                                or isinstance(v, str if k.endswith(texts) else (int, float))})
+    found = ((n, words[n], figures) for n, rule in _RULES.items() if (figures := rule(log)))
+    return [Finding(n, w["shows"].format(**f), w["hides"], w["remedy"]) for n, w, f in found]
 
 def _by_step(rows: Sequence[Mapping]) -> list[dict]:
     "Their numbers, by step; what is logged twice for a step is joined, text and pictures are left out."
@@ -216,7 +216,7 @@ def _filter(log: _Log) -> dict | None:
 @_rule("units")
 def _units(log: _Log) -> dict | None:
     if log.get("completions/mean_length"): return None    # the rewards of texts have any unit
-    most = 10 * log.config.get("rollout_plies", 1)
+    most = 10 * max(log.config.get("rollout_plies", 1), 1)
     names = ("train/step_std", "train/reward_best", "train/reward_std", "train/avg_reward")
     found = (dict(name=n, step=s, value=y) for n in names for s, y in log.get(n) if abs(y) > most)
     return next(found, None)
