@@ -274,7 +274,7 @@ def loss_terms(row: Mapping, config: Mapping) -> dict[str, float]: # config: by 
     if found or "ppo_loss" not in row: return found
     def value(names: Sequence[str]) -> float | None: return next((row[n] for n in names if n in row), None)
     bonus = ("entropy", "exact/entropy")[::-1 if config.get("entropy_estimator") == "exact" else 1]
-    to_old = _ESTIMATES.get(str(config.get("kl_estimator")), _ESTIMATES["k1"])
+    to_old = _ESTIMATES.get(config.get("kl_estimator"), _ESTIMATES["k1"])
     parts = {"surrogate": (1.0, row["ppo_loss"]), "kl_old": (coefficient(row, config, "beta_old"), value(to_old)),
              "kl_ref": (coefficient(row, config, "beta"), row.get("kl_ref")),
              "entropy": (-(coefficient(row, config, "entropy_coef") or 0), value(bonus))}
