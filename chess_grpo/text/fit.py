@@ -55,10 +55,10 @@ def _logits(model: PreTrainedModel, tokens: Tensor, where: Tensor) -> Tensor:
 def supervised_loss(
     model: PreTrainedModel,
     tokens: Tensor, # [N,L]
-    counts: Tensor, # [N,L] bool, True = to be predicted
+    loss_mask: Tensor, # [N,L] bool, True = to be predicted
 ) -> Tensor:    # scalar, nats a token
     "Cross-entropy of the tokens that count."
-    where = counts[:, 1:]
+    where = loss_mask[:, 1:]
     logits = _logits(model, tokens[:, :-1], where)
     return torch.nn.functional.cross_entropy(logits.float(), tokens[:, 1:][where])
 
@@ -97,19 +97,19 @@ def _rate(
 def _batch_losses(
     model: PreTrainedModel,
     tokens: Tensor, # [N,L]
-    counts: Tensor, # [N,L] bool, True = to be predicted
+    loss_mask: Tensor, # [N,L] bool, True = to be predicted
     batch: int,
     seed: int, # of the order
     bf16: bool, # autocast to bfloat16
 ) -> Iterator[Tensor]: # scalars with a gradient
     "The loss of each batch, without end."
-    lengths = (counts * torch.arange(1, counts.shape[1] + 1)).amax(1)
+    lengths = (loss_mask * torch.arange(1, loss_mask.shape[1] + 1)).amax(1)
     order, dtype = generator(seed), torch.bfloat16 if bf16 else torch.float32
     while True:
         for rows in _batches(lengths, batch, order):
             keep = int(lengths[rows].max())
             with autocast(model.device.type, dtype):    # not of the tokens, which wait on the CPU
-                some = (x[rows, :keep].to(model.device) for x in (tokens, counts))
+                some = (x[rows, :keep].to(model.device) for x in (tokens, loss_mask))
                 loss = supervised_loss(model, *some)
             yield loss
 
@@ -129,12 +129,12 @@ def fit_text(
     "Supervised learning; epochs in a new order each, batches of texts of like length."
     if not samples or steps < 1:
         raise UserError(f"There is nothing to do: {len(samples)} samples, {steps} steps.")
-    tokens, counts = encoded(samples, tokenizer)
+    tokens, loss_mask = encoded(samples, tokenizer)
     most_read = getattr(model.config, "max_position_embeddings", None) or tokens.shape[1]
     if tokens.shape[1] > most_read:
         raise UserError(f"A sample has {tokens.shape[1]} tokens, more than the model reads, {most_read}.")
     optimizers, losses = _optimizers(model, learning_rate), []
-    batch_losses = _batch_losses(model, tokens, counts, batch, seed, bf16)
+    batch_losses = _batch_losses(model, tokens, loss_mask, batch, seed, bf16)
     model.train()
     with progress_bar(total=steps, desc="fit", unit="step", disable=not progress) as bar:
         for step in range(steps):
