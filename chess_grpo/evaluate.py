@@ -291,15 +291,15 @@ def rate(
 LADDER = ("random", "skill 0 at depth 1", "skill 0 at 10,000 nodes", "skill 2 at 10,000 nodes",
           "skill 5 at 10,000 nodes", "Elo 1350 at 10,000 nodes", "skill 2 at 50 ms", "1 node", "100 nodes",
           "depth 1", "skill 20 at 50 ms")
-_STRENGTH = re.compile(r"(?:(skill|Elo) (\d{1,4})(?: up)? at )?(?:([\d,]{1,12}) nodes?|(\d{1,6}) ms|depth (\d{1,3}))")
+_LEVEL = r"(?:(skill|Elo) (1?\d|20|(?<=Elo )\d{4})(?: up)? at )?(?:([\d,]{1,12}) nodes?|(\d{1,6}) ms|depth (\d{1,3}))"
 
 def opponent(
     name: str, # such as those of LADDER, at any level
 ) -> tuple[dict, str] | None: # Stockfish's options and search command; None = a random mover
     "The strength that words name."
     if name == "random": return None
-    found = _STRENGTH.fullmatch(name)
-    if not found: raise UserError(f"There is no opponent {name!r}; choose one of {', '.join(LADDER)}, at any level.")
+    found = re.fullmatch(_LEVEL, name)
+    if not found: raise UserError(f"There is no opponent {name!r}; choose one of {', '.join(LADDER)}, any skill to 20.")
     kind, level, nodes, ms, depth = found.groups()
     skill, elo = {"Skill Level": int(level or 20)}, {"UCI_LimitStrength": "true", "UCI_Elo": level}
     limit = ("nodes", nodes) if nodes else ("movetime", ms) if ms else ("depth", depth)
