@@ -89,13 +89,13 @@ def scored(
 
 # %% ../nbs/pretraining.ipynb #80599b9a
 @torch.no_grad()
-def _validate(policy: PolicyNetwork, lessons: Batch) -> dict[str, float]: # held back
-    parts = torch.arange(len(lessons.boards)).split(1024)
-    lp = torch.cat([policy.log_probs(lessons.boards[i]).cpu() for i in parts])
+def _validate(policy: PolicyNetwork, batch: Batch) -> dict[str, float]: # held back
+    parts = torch.arange(len(batch.boards)).split(1024)
+    lp = torch.cat([policy.log_probs(batch.boards[i]).cpu() for i in parts])
     p, choice = lp.exp().max(1)
-    right = lessons.right.gather(1, choice[:, None])[:, 0].float()
-    among = lessons.right.gather(1, lp.topk(5, 1).indices).any(1).float()
-    ce, q = cross_entropy(lp, lessons.target).item(), lessons.target
+    right = batch.right.gather(1, choice[:, None])[:, 0].float()
+    among = batch.right.gather(1, lp.topk(5, 1).indices).any(1).float()
+    ce, q = cross_entropy(lp, batch.target).item(), batch.target
     return {
         "valid/loss": ce,
         "valid/perplexity": math.exp(ce),
@@ -143,7 +143,7 @@ class PretrainConfig(PolicyConfig):
 class Examples:
     "What a run learns from, and what is held back."
     learn: Tensor    # [N] int64, rows to learn from
-    lessons: Callable[[Tensor], Batch]    # of some rows
+    batch: Callable[[Tensor], Batch]    # of some rows
     valid: Batch    # held back
     mark: str    # of all of it: a run is resumed with the same
     made_by: dict = field(default_factory=dict)    # engine and depth that scored them
@@ -154,10 +154,10 @@ def _shard_examples(c: PretrainConfig, engine: EnginePool | None = None, progres
     keys, source = shards.boards.key(), shards.shard
     if source[-c.valid:][0] == 0: source = torch.arange(len(shards))    # one file
     learn, held_back = split_rows(keys, source, c.valid, c.shards)
-    def lessons(rows: Tensor, smoothing: float = c.smoothing) -> Batch:
+    def batch(rows: Tensor, smoothing: float = c.smoothing) -> Batch:
         return scored(shards.labelled(rows), c.target, c.target_temperature, smoothing)
     mark = fingerprint(keys[learn], keys[held_back], shards.scores)
-    return Examples(learn, lessons, lessons(held_back, 0.0), mark, shards.settings)
+    return Examples(learn, batch, batch(held_back, 0.0), mark, shards.settings)
 
 _SHARD = 4096    # positions a file
 
@@ -233,7 +233,7 @@ class _Pretraining:
         while len(self.order) < n:
             self.order = torch.cat([self.order, learn[torch.randperm(len(learn), generator=self.generator)]])
         rows, self.order = self.order[:n], self.order[n:]
-        found = self.data.lessons(rows)
+        found = self.data.batch(rows)
         return self.teach(found) if self.teach else found
 
     def step(self, share: float):

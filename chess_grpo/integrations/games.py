@@ -287,9 +287,9 @@ def game_examples(
     except UserError as e: raise UserError(f"{source}: {e} {skipped}.") from None
     keys = played.boards.key()
     learn, back = split_rows(keys, played.game, valid, f"{source} ({skipped})")
-    def lessons(rows: Tensor, smoothing: float = smoothing) -> Batch:
+    def batch(rows: Tensor, smoothing: float = smoothing) -> Batch:
         return _imitated(played.boards[rows], played.actions[rows], smoothing)
-    return Examples(learn, lessons, lessons(back, 0.0), fingerprint(keys[learn], keys[back], played.actions))
+    return Examples(learn, batch, batch(back, 0.0), fingerprint(keys[learn], keys[back], played.actions))
 
 def _imitated(boards: Boards, actions: Tensor, smoothing: float) -> Batch:
     legal = boards.legal_mask()

@@ -122,7 +122,7 @@ class Judged:
     formed: Tensor    # [N] bool, True = it gives one word as its move, legal or not
     moves: list[str]    # N in UCI; "" where there is no legal move
 
-def _usable(engine, depth, parse=tagged_move, illegal=0.0, worth=_points, weights=(1, 0, 0)):
+def _usable(engine, depth, parse=tagged_move, illegal=0.0, value=_points, weights=(1, 0, 0)):
     "One sentence about the first setting that is of another type."
     def finite(x) -> bool: return isinstance(x, (int, float)) and math.isfinite(x)
     three = isinstance(weights, (list, tuple)) and [*map(finite, weights)] == [True] * 3
@@ -131,7 +131,7 @@ def _usable(engine, depth, parse=tagged_move, illegal=0.0, worth=_points, weight
         ("depth", depth, depth is None or type(depth) is int and depth > 0, "plies, at least 1"),
         ("parse", parse, callable(parse), "a function of an answer, such as tagged_move"),
         ("illegal", illegal, finite(illegal), "a finite number"),
-        ("worth", worth, callable(worth), "a function from scores to a tensor of numbers"),
+        ("value", value, callable(value), "a function from scores to a tensor of numbers"),
         ("weights", weights, three, "three finite numbers: of quality, legality, form")):
         if not ok: raise UserError(f"{name} is {x!r}; it must be {should}.")
 
@@ -149,11 +149,11 @@ def judge_answers(
     depth: int = 4, # plies of the search after the move
     parse: Callable[[str], str | None] = tagged_move, # finds the move of an answer
     illegal: float = 0.0, # quality of an answer without a legal move
-    worth: Callable[[Scores], Tensor] = _points, # of the score after it, the mover's view
+    value: Callable[[Scores], Tensor] = _points, # of the score after it, the mover's view
     draws: Sequence[Sequence[str]] | None = None, # moves of each that draw by repetition, UCI
 ) -> Judged:
     "Read and score answers; a move given several times is searched once."
-    _usable(engine, depth, parse, illegal, worth)
+    _usable(engine, depth, parse, illegal, value)
     _same_number(fens, answers)
     boards = dict(zip(fens, read_fens(fens)))
     for fen, b in boards.items():
@@ -165,10 +165,10 @@ def judge_answers(
     at = [i for i, m in enumerate(moves) if m]
     quality = torch.full((len(fens),), float(illegal))
     after = [_after(boards[fens[i]], moves[i]) for i in at]
-    if at: quality[at] = worth(-engine.scores(after, depth)).float()
+    if at: quality[at] = value(-engine.scores(after, depth)).float()
     names = [m.uci() if m else "" for m in moves]
     drawn = [i for i, some in enumerate(draws or ()) if names[i] in some]
-    if drawn: quality[drawn] = worth(no_scores(len(drawn))).float()
+    if drawn: quality[drawn] = value(no_scores(len(drawn))).float()
     legal, formed = (torch.tensor([x is not None for x in found], dtype=torch.bool) for found in (moves, words))
     return Judged(quality, legal, formed, names)
 
@@ -186,11 +186,11 @@ class StockfishReward:
         parse: Callable[[str], str | None] = tagged_move,
         illegal: float = 0.0,
         weights: tuple[float, float, float] = (1.0, 0.0, 0.0), # of quality, legality, form
-        worth: Callable[[Scores], Tensor] = _points, # as in `judge_answers`
+        value: Callable[[Scores], Tensor] = _points, # as in `judge_answers`
         column: str = "fen", # of the data set, with the position
     ):
-        _usable(engine, depth, parse, illegal, worth, weights)
-        self.settings = engine, depth, parse, illegal, worth
+        _usable(engine, depth, parse, illegal, value, weights)
+        self.settings = engine, depth, parse, illegal, value
         self.weights, self.column = weights, column
         self._last_call, self._judged = None, None
 
@@ -310,15 +310,15 @@ class ChessEnv:
         depth: int = 4, # plies of the search that scores a move
         moves: int = 1, # of an episode; one that is not made earns 0
         opponent: str = "go nodes 1000", # the engine's search for its reply, at full strength
-        worth: Callable[[Scores], Tensor] = _points, # as in `judge_answers`
+        value: Callable[[Scores], Tensor] = _points, # as in `judge_answers`
         style: str = "fen", # as in `move_prompt`
     ):
-        _usable(engine, depth, worth=worth)
+        _usable(engine, depth, value=value)
         if not isinstance(moves, int) or moves < 1:
             raise UserError(f"moves is {moves!r}; an episode needs at least 1.")
         if not GO.fullmatch(str(opponent)):
             raise UserError(f"The opponent's search is {opponent!r}; write such as 'go nodes 1000'.")
-        self._engine, self._depth, self._moves, self._opponent, self._worth = engine, depth, moves, opponent, worth
+        self._engine, self._depth, self._moves, self._opponent, self._value = engine, depth, moves, opponent, value
         self._style, self._scores, self._over, self._board = style, [], "call reset first", chess.Board()
         self._failure: Exception | None = None
 
@@ -398,4 +398,4 @@ class ChessEnv:
 
     def _qualities(self) -> list[float]: # of the moves that were made
         if self._failure: raise self._failure
-        return [self._worth(-scores()).item() for scores in self._scores]
+        return [self._value(-scores()).item() for scores in self._scores]

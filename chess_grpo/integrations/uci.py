@@ -172,10 +172,10 @@ def _weakened(
     luck: Sequence[float], # in [0,1), of each line
 ) -> str: # UCI
     "The move that Stockfish plays at a skill, with these dice."
-    worth = [x.mate * (10_000 - x.moves) or x.cp for x in lines]
-    spread = min(worth[0] - worth[-1], 35)    # centipawns
+    values = [x.mate * (10_000 - x.moves) or x.cp for x in lines]
+    spread = min(values[0] - values[-1], 35)    # centipawns
     weakness = (120 - 2 * level) / 128
-    gained = [x + weakness * (worth[0] - x + spread * u) for x, u in zip(worth, luck)]
+    gained = [x + weakness * (values[0] - x + spread * u) for x, u in zip(values, luck)]
     return lines[gained.index(max(gained))].move
 
 # %% ../../nbs/integrations/uci.ipynb #lev00008

@@ -102,7 +102,7 @@ def _comparable(a: PolicyAnswer, legal: set[str]) -> bool:
 def _evaluation_part(
     a: PolicyAnswer,
     legal: set[str], # all legal moves, UCI
-    worth: dict[str, float], # pawns of each searched move, the mover's view
+    values: dict[str, float], # pawns of each searched move, the mover's view
     w: PolicyWeights,
 ) -> float:
     "The reward of the evaluations."
@@ -110,7 +110,7 @@ def _evaluation_part(
     if len(a.evals) != len(a.moves): return w.counts_differ
     if not _comparable(a, legal): return w.illegal_evaluation
     if _missing(a, legal) and w.short_evaluation is not None: return w.short_evaluation
-    return _accuracy(a.evals, [worth[m] for m in a.moves], w)
+    return _accuracy(a.evals, [values[m] for m in a.moves], w)
 
 # %% ../../nbs/text/02_rewards.ipynb #652de1a8
 def _after(board: chess.Board, move: str) -> str:
@@ -119,19 +119,19 @@ def _after(board: chess.Board, move: str) -> str:
     board.push_uci(move)
     return board.fen()
 
-def _worth(
+def _values(
     moves: Sequence[tuple[str, str]], # FEN and legal move
     boards: dict[str, chess.Board], # of each FEN
     engine: EnginePool,
     depth: int, # of the search
 ) -> dict[str, dict[str, float]]: # FEN -> move -> pawns, the mover's view
     "The engine's score of moves."
-    worth: dict[str, dict[str, float]] = defaultdict(dict)
-    if not moves: return worth
+    values: dict[str, dict[str, float]] = defaultdict(dict)
+    if not moves: return values
     scores = engine.scores([_after(boards[fen], m) for fen, m in moves], depth)
     pawns = (-scores).centipawns(mate=100_000) / 100
-    for (fen, m), value in zip(moves, pawns.tolist()): worth[fen][m] = value
-    return worth
+    for (fen, m), value in zip(moves, pawns.tolist()): values[fen][m] = value
+    return values
 
 # %% ../../nbs/text/02_rewards.ipynb #02a2ecda
 def _clamped(x: float) -> float: return max(-1.0, min(1.0, x))
@@ -148,11 +148,11 @@ def policy_rewards(
     legal = {fen: {m.uci() for m in b.legal_moves} for fen, b in boards.items()}
     five = dict(zip(boards, top_moves(list(boards), engine, depth)))
     moves = {(fen, m) for fen, a in zip(fens, answers) if _comparable(a, legal[fen]) for m in a.moves}
-    worth = _worth(sorted(moves), boards, engine, depth)
+    values = _values(sorted(moves), boards, engine, depth)
     for fen, a in zip(fens, answers):
         may, top = legal[fen], [m for m, _ in five[fen]]
         candidates = _clamped(_candidate_part(a, may, top, w))
-        evaluations = _clamped(_evaluation_part(a, may, worth[fen], w))
+        evaluations = _clamped(_evaluation_part(a, may, values[fen], w))
         parts.append([_move_part(a, may, top, w), candidates, evaluations])
     parts = torch.tensor(parts, dtype=torch.float64).reshape(-1, 3)
     shares = torch.tensor([w.best, w.candidates, w.evaluations], dtype=torch.float64)
