@@ -140,8 +140,7 @@ def _first(args) -> TrainConfig:
          option("--resume", metavar="RUN", help="resume a stopped run, such as runs/grpo; max_steps may differ"),
          config=TrainConfig, again="a run that had begun keeps a checkpoint: chess-grpo train --resume runs/NAME")
 def _train(args):
-    if args.resume and (args.note or args.config): raise UserError("--resume has its own configuration: leave "
-                                                                   "--note and --config out.")
+    if args.resume and (args.note or args.config): raise UserError("--resume: leave --note and --config out.")
     first = read_config(Path(args.resume)) if args.resume is not None else _first(args)
     train(_configured(args, first), resume=args.resume)
 
@@ -150,6 +149,8 @@ def _train(args):
 def _preflight(args) -> int:
     from chess_grpo.preflight.captured import check_batch, read_captured
     from chess_grpo.preflight.trainer import preflight
+    others = args.note or args.config or any(hasattr(args, name) for name in keys(TrainConfig))
+    if args.captured and others: raise UserError("--captured takes no other option.")
     if args.captured is not None: report = check_batch(read_captured(args.captured))
     else:
         with EnginePool() as engine: report = preflight(Trainer(_configured(args, _first(args)), engine))

@@ -255,20 +255,19 @@ def load_openings(
     try: lines = path.read_text("utf-8").splitlines()[1:]
     except (OSError, UnicodeDecodeError) as e:
         raise UserError(f"{path} holds no openings that can be read ({e}).") from None
+    if not lines: raise UserError(f"{path} holds no openings.")
     return [_opening(line, f"Line {number} of {path.name}") for number, line in enumerate(lines, 2)]
 
 def _opening(line: str, where: str) -> Opening:
     parts = line.split("\t")
     if len(parts) != 3:
-        raise UserError(f"{where} has {len(parts)} columns; it needs eco, name and pgn, with tabs "
-                        "between.")
+        raise UserError(f"{where} has {len(parts)} columns; it needs eco, name, pgn.")
     _, name, pgn = parts
     board = chess.Board()
     for san in re.sub(r"\d+\.+", "", pgn).split():
         try: board.push_san(san)
         except ValueError:
-            raise UserError(f"{where} ({name}): {san} is not a legal move in "
-                            f"{board.fen()}.") from None
+            raise UserError(f"{where} ({name}): {san} is illegal in {board.fen()}.") from None
     return Opening(name, tuple(m.uci() for m in board.move_stack), board.fen())
 
 # %% ../nbs/core/14_positions.ipynb #831ea5a5
