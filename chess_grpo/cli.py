@@ -168,10 +168,6 @@ def _pretrain(args):
 # %% ../nbs/core/50_cli.ipynb #8bd04fd6
 _POLICY = f"a policy.safetensors, a run's folder, or a shipped one: {', '.join(SHIPPED)}"
 
-def _at_least(least: int, **values: int):
-    for k, v in values.items():
-        if v < least: raise UserError(f"{k} is {v}; it must be at least {least}.")
-
 @command("evaluate", "judge a policy: moves on the validation set, and a match with Elo and interval",
          option("policy", help=_POLICY),
          option("--against", default="random", metavar="NAME",
@@ -180,7 +176,7 @@ def _at_least(least: int, **values: int):
          option("--pgn", default="", help="a file for the games"),
          again="finished matches stand above and in the file of the games")
 def _evaluate(args):
-    _at_least(1, openings=args.openings)
+    if args.openings < 1: raise UserError(f"openings is {args.openings}; it must be at least 1.")
     if args.pgn and (Path(args.pgn).is_dir() or not Path(args.pgn).resolve().parent.is_dir()):
         raise UserError(f"There is no folder for {args.pgn}, or it is one: choose another file.")
     player, other = PolicyPlayer(load_policy(args.policy)), _rival(args.against)
@@ -247,7 +243,7 @@ def _report(args):
     from chess_grpo.integrations.logs import read_log
     from chess_grpo.preflight.postmortem import diagnose
     from chess_grpo.ui.page import document, report_logs
-    _at_least(0, openings=args.openings)
+    if args.openings < 0: raise UserError(f"openings is {args.openings}; it must be at least 0.")
     out = Path(args.out)
     if out.is_dir() or out.suffix == ".md": raise UserError(f"{out} cannot be the page: name another.")
     logs = [read_log(run) for run in dict.fromkeys(args.runs)]

@@ -774,9 +774,8 @@ def best_moves(
 def multipv(
     self: EnginePool,
     fens: Sequence[str], # N positions
-    depth: int | None = None, # a limit as in `start_scores`
-    nodes: int | None = None,
+    depth: int | None = None, # plies of each search; None = the default
 ) -> list[dict[str, Line]]:    # UCI move -> Line, the side to move's view
     "The score of every legal move of each position."
-    answers = self.search(fens, go_command(depth, nodes), multipv=256)
+    answers = self.search(fens, go_command(depth), multipv=256)
     return [{line.move: line for line in lines if line.move} for _, lines in answers]

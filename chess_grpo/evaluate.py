@@ -291,7 +291,7 @@ def rate(
 LADDER = ("random", "skill 0 at depth 1", "skill 0 at 10,000 nodes", "skill 2 at 10,000 nodes",
           "skill 5 at 10,000 nodes", "Elo 1350 at 10,000 nodes", "skill 2 at 50 ms", "1 node", "100 nodes",
           "depth 1", "skill 20 at 50 ms")
-_LEVEL = r"(?:(skill|Elo) (1?\d|20|(?<=Elo )\d{4})(?: up)? at )?(?:([\d,]{1,12}) nodes?|(\d{1,6}) ms|depth (\d{1,3}))"
+_LEVEL = r"(?:(skill|Elo) (1?\d|20|(?<=Elo )\d{4})(?: up)? at )?(?:(\d[\d,]{0,11}) nodes?|(\d{1,6}) ms|depth (\d{1,3}))"
 
 def opponent(
     name: str, # such as those of LADDER, at any level

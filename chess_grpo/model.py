@@ -104,18 +104,14 @@ class PolicyNetwork(nn.Module):
         return []
 
     def forward(self, boards: Boards) -> Tensor:
-        boards = self.near(boards)
+        boards = boards.to(self.device)
         return self.logits(self.trunk(boards), boards)
-
-    def near(self, boards: Boards) -> Boards:
-        "The boards on the network's device."
-        return boards if boards.device == self.device else boards.to(self.device)
 
     def values(self,
         boards: Boards, # N positions
     ) -> Tensor: # [N], the mover's view
         "The value head's expected reward."
-        return self.value(self.trunk(self.near(boards)))
+        return self.value(self.trunk(boards.to(self.device)))
 
     def log_probs(self,
         boards: Boards, # N positions, games not over
@@ -123,7 +119,7 @@ class PolicyNetwork(nn.Module):
         over: Tensor | None = None, # [N] bool, True = the game is over, its row may be any; nothing is checked
     ) -> Tensor: # [N,1968], -inf where illegal
         "The policy's distribution over the legal moves."
-        boards = self.near(boards)
+        boards = boards.to(self.device)
         mask, check = boards.legal_mask(), over is None
         return masked_log_probs(self(boards).float(), mask if check else mask | over[:, None], temperature, check)
 
@@ -262,7 +258,7 @@ class Policy(PolicyNetwork):
         return [m.weight for m in inside if isinstance(m, nn.Linear)]
 
 # %% ../nbs/core/13_model.ipynb #7d2007b5
-SHIPPED = "pretrained", "pretrained_large"    # with the package; data/README.md has their cards
+SHIPPED = "pretrained", "pretrained_large"    # data/README.md has their cards
 
 def save_policy(
     policy: PolicyNetwork, # its weights and its config are written

@@ -249,7 +249,8 @@ class _Pretraining:
 
     def loss(self, batch: Batch) -> Tensor:
         "Cross-entropy; with a value head, also its squared error from the best move's worth."
-        c, boards = self.config, self.policy.near(batch.boards)
+        c = self.config
+        boards = batch.boards.to(self.policy.device)
         with autocast(c.device, torch.bfloat16 if c.bf16 else torch.float32):
             x = self.policy.trunk(boards)
             logits = self.policy.logits(x, boards)
@@ -294,6 +295,10 @@ def load(self: _Pretraining, folder: Path):
     if header.get("data") != self.mark:
         raise UserError(f"{path} learned from other data or with another teacher: resume with the same.")
     try:
+        kept = PretrainConfig.from_dict(parse_json(header["config"], path), path)
+        for k in self.config.differs(kept):
+            if k in _RESUMABLE: continue
+            raise UserError(f"{path} is of a run with another {k}; only minutes may differ.")
         load_training(self.policy, self.optimizers, tensors, where=str(path))
         self.generator.set_state(tensors["generator"])
         self.order, self.dice = tensors["order"], tensors["dice"]

@@ -26,7 +26,6 @@ _NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 
 class Picture(Figure):
     "A figure that shows itself in a notebook, with any backend of matplotlib."
-    def __init__(self, **how): super().__init__(**how)    # figsize, layout
     def _repr_png_(self) -> bytes:
         buffer = io.BytesIO()
         self.savefig(buffer, format="png", dpi=90)
@@ -70,7 +69,8 @@ def show_table(head: Sequence[str], rows: Sequence[Sequence[str]]):
 
 # %% ../nbs/core/40_report.ipynb #137af8a6
 _COLOURS = ("#3a6fd8", "#d0402b", "#2e9e4f", "#d99a1c", "#8e5bc0", "#2fa3a3")
-_GREY = dict.fromkeys(("text.color", "axes.edgecolor", "xtick.color", "ytick.color"), "#888888")
+_COLOURED = "text.color", "axes.edgecolor", "xtick.color", "ytick.color"
+_GREY = dict.fromkeys(_COLOURED, "#888888")
 
 def _panel(
     title: str,
@@ -309,12 +309,13 @@ def budget(rows: Sequence[dict], config: Mapping, steps: Sequence[int] = ()) -> 
 _GAMES = "wins", "draws", "losses"
 
 def games_of(row: Mapping) -> int: # 0 = not logged
-    return round(sum(row.get(f"eval_{w}/{k}", 0) for w in ("stockfish", "random") for k in _GAMES))
+    rival = "stockfish" if "eval_stockfish/score" in row else "random"
+    return round(sum(row.get(f"eval_{rival}/{k}", 0) for k in _GAMES))
 
 def evaluations(rows: Sequence[dict], games: int = 0) -> Table: # 0 = unknown, where the log does not say
     "Games against Stockfish, or else a random mover, during a run; and what they can tell apart."
     lines, drawn = [], []
-    rival = "random" if series(rows, "eval_random/score") else "stockfish"
+    rival = "stockfish" if series(rows, "eval_stockfish/score") else "random"
     for step, score in series(rows, "eval_stockfish/score", "eval_random/score"):
         row = next(r for r in rows if r["step"] == step)
         n, counts = games_of(row) or games, [row.get(f"eval_{rival}/{k}") for k in _GAMES]

@@ -133,7 +133,7 @@ def sample(
     keep: bool = False,
 ) -> Rollout:
     "Play G games of T plies from each position."
-    boards = policy.near(boards)
+    boards = boards.to(policy.device)
     if bool((boards.outcome() != 0).any()):
         raise UserError("sample was given a position in which the game is over: leave it out.")
     if min(num_generations, rollout_plies) < 1 or not 0 <= expert_prob <= 1:

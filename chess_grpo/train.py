@@ -222,7 +222,6 @@ class Guard:
         self.memory["low"] = self.memory.get("low", 0) + 1 if wrong else 0
         if self.memory["low"] < patience: return False
         self.memory["low"] = 0
-        self.memory["fired"] = self.memory.get("fired", 0) + 1
         return True
 
 # %% ../nbs/grpo_training.ipynb #9df90ef6
@@ -347,12 +346,11 @@ class Controls:
     "The guards of a run, and what they have done so far."
     def __init__(self,
         guards: list[Guard],
-        keep_good: bool = False, # good weights are kept even if no guard may roll back
     ):
         self.guards, self.rollbacks, self.stopped = guards, 0, ""
         self.entropy_mult, self.temperature_mult, self.lr_mult = 1.0, 1.0, 1.0
         self.good: dict[str, Tensor] | None = None
-        self.keep_good = keep_good or any(getattr(g, "action", "") == "rollback" for g in guards)
+        self.keep_good = any(getattr(g, "action", "") == "rollback" for g in guards)
 
     @property
     def adaptive(self) -> AdaptiveKL | None: return next((g for g in self.guards if isinstance(g, AdaptiveKL)), None)
@@ -426,7 +424,7 @@ class Trainer:
         self.reference = copy.deepcopy(self.policy).eval()
         self.sampler = self.policy if c.steps_per_generation == 1 else copy.deepcopy(self.policy)
         freeze(self.policy, c.freeze_layers)
-        self.controls = Controls(self.make_guards(), keep_good=c.guard_action == "rollback")
+        self.controls = Controls(self.make_guards())
         self.learner = self.make_learner()
         alone = {"random_opponent_fraction": 0.0} if self.controls.rival else {}
         self.starts = Starts(PositionConfig.pick(c, **alone), c.batch_size, c.seed, engine, kept_out(), c.search_depth,

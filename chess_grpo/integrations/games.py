@@ -150,14 +150,6 @@ def read_pgn(
 # %% ../../nbs/integrations/games.ipynb #94c3c49c
 HUB = "hub:"    # begins the name of a data set or model that is to be fetched
 
-def file_rows(
-    path: Path, # .parquet, .jsonl, .json; anything else is plain lines, each a row's `text`
-    dropped: Counter | None = None, # lines that are broken are counted here
-) -> Iterator[dict]:
-    "Rows of a file, one after the other."
-    if path.suffix == ".parquet": return _parquet_rows(path)
-    return _line_rows(path, Counter() if dropped is None else dropped)
-
 def _parquet_rows(path: Path) -> Iterator[dict]:
     try: import pyarrow
     except ImportError: raise UserError(f"{path} is a parquet file: pip install pyarrow.") from None
@@ -167,24 +159,14 @@ def _parquet_rows(path: Path) -> Iterator[dict]:
     except (pyarrow.ArrowException, OSError) as e:
         raise UserError(f"{path} is no whole parquet file ({str(e).splitlines()[0]}).") from None
 
-def _line_rows(path: Path, dropped: Counter) -> Iterator[dict]:
-    "Rows of JSON lines, or plain lines as they are; a broken one is counted."
+def _line_rows(path: Path, skipped: Skipped) -> Iterator[dict]:
+    "Rows of JSON lines; a broken line is counted."
     with open(path, "rb") as f:
-        for line in f:
-            try: text = line.decode("utf-8").rstrip("\r\n")
-            except UnicodeDecodeError:
-                dropped["a line that is not UTF-8"] += 1
-                continue
-            if path.suffix not in (".jsonl", ".json"): yield {"text": text}
-            elif text.strip():
-                row = _json_row(text)
-                if row is None: dropped["a line that is no JSON object"] += 1
-                else: yield row
-
-def _json_row(text: str) -> dict | None:
-    try: row = parse_json(text, "")
-    except UserError: return None
-    return row if isinstance(row, dict) else None
+        for line in filter(bytes.strip, f):
+            try: row = parse_json(line, "")
+            except UserError: row = None
+            if isinstance(row, dict): yield row
+            else: skipped.note("that are no JSON object", repr(line))
 
 def hub_rows(name: str, split: str) -> Iterable[dict]:
     "Rows of a data set of the hub, fetched while they are read."
@@ -224,11 +206,11 @@ def read_games(
     skipped: Skipped | None = None, # counts what is left out
 ) -> Iterator[PlayedGame]:
     "The games of a source, one after the other."
-    path = Path(source)
+    path, skipped = Path(source), Skipped() if skipped is None else skipped
     if str(source).startswith(HUB): rows = hub_rows(str(source).removeprefix(HUB), "train")
     elif path.suffix not in (".parquet", ".jsonl"): return read_pgn(path, which, skipped)
-    elif path.is_file(): rows = file_rows(path)
-    else: raise UserError(f"There is no file {path}; a data set to be fetched is named {HUB}OWNER/NAME.")
+    elif not path.is_file(): raise UserError(f"There is no file {path}; a data set to be fetched is named {HUB}OWNER/NAME.")
+    else: rows = _parquet_rows(path) if path.suffix == ".parquet" else _line_rows(path, skipped)
     return read_lichess_games(rows, which, skipped)
 
 # %% ../../nbs/integrations/games.ipynb #1eeef921
@@ -263,7 +245,7 @@ def replayed(
     "Positions and moves of games."
     parts, first, games = [], 0, iter(games)
     with tqdm(total=most, desc="positions of games", disable=not progress) as bar:
-        while (most is None or bar.n < most) and (some := list(itertools.islice(games, 500))):
+        while (most is None or sum(len(a) for _, a, _ in parts) < most) and (some := list(itertools.islice(games, 500))):
             boards, actions, at = _side_by_side(some)
             parts.append((boards, actions, at + first))
             first += len(some)

@@ -73,7 +73,8 @@ def read_log(
                           "file of a history, or ENTITY/PROJECT/RUN_ID of Weights & Biases.")
     config, rows, about = found
     if not rows: raise UserError(f"{what} is empty: there is no row of metrics in it.")
-    known = {k: str(x[k]) for x in (config.get("about", config), about) for k in _ABOUT if x.get(k) is not None}
+    known = {k: str(x[k]) for x in (config.get("about", config), about)
+             if isinstance(x, dict) for k in _ABOUT if x.get(k) is not None}
     config = our_keys({k: v for k, v in config.items() if k not in (*_ABOUT, "about")})
     return RunLog(known.get("name", path.stem), config, rows, {"source": str(what)} | known)
 

@@ -189,7 +189,7 @@ class Levels(Guard):
     memory: dict = field(default_factory=dict)
 
     def __post_init__(self):
-        found = re.fullmatch(r"skill (\d|1\d) up at ([\d,]{1,12}) nodes?", self.words)
+        found = re.fullmatch(r"skill (\d|1\d) up at (\d[\d,]{0,11}) nodes?", self.words)
         if not found: raise UserError(f"{self.words!r} cannot rise; write skill 1 up at 10,000 nodes, or another "
                                       "skill below 20, or more nodes.")
         self.nodes = int(found[2].replace(",", ""))

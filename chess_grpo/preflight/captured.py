@@ -149,12 +149,12 @@ def _read_lines(path: Path) -> dict[str, Any]:
             if k in row and settings.setdefault(k, row[k]) != row[k]:
                 raise UserError(f"{path}, line {i}, has {k} {row[k]!r}, an earlier line"
                                 f" {settings[k]!r}.")
-        for k in _ROWS: rows[k].append(row.get(k))
+        for k in row.keys() & rows.keys(): rows[k].append(row[k])
+    lines = max(map(len, rows.values()))
     for k, column in rows.items():
-        missing = sum(x is None for x in column)
-        if 0 < missing < len(column):
-            raise UserError(f"{path}: {missing} of {len(column)} lines have no {k}.")
-        if missing: rows[k] = None
+        if 0 < len(column) < lines:
+            raise UserError(f"{path}: {lines - len(column)} of {lines} lines have no {k}.")
+        if all(x is None for x in column): rows[k] = None
     return settings | rows
 
 def _read_line(line: str, where: str) -> dict[str, Any]:
@@ -382,7 +382,8 @@ def check_template(render: Callable[[list[dict]], str], messages: list[dict]) ->
     for i, m in enumerate(messages):
         first, last, text = f"qx{i}zk", f"kz{i}xq", m["content"]
         if not isinstance(text, str):
-            raise UserError(f"Message {i} has no text: its content is a {type(text).__name__}.")
+            kind = type(text).__name__
+            raise UserError(f"Message {i} has no text: its content is a {kind}.")
         prompt = render([*messages[:i], m | {"content": f"{first} {text} {last}"}, *messages[i + 1:]])
         if not all(x in prompt for x in (first, text.strip(), last)):
             lost.append(f"{m.get('role', '?')} {i}")

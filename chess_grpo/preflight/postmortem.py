@@ -225,7 +225,8 @@ def _units(log: _Log) -> dict | None:
 def _flat(log: _Log) -> dict | None:
     flat = log.get("train/zero_variance_groups")
     values = [y for _, y in flat]
-    if not flat or fmean(values[:-(-len(flat) // 3)]) < 0.2 and fmean(values) < 0.5: return None
+    if not flat: return None
+    if fmean(values[:-(-len(flat) // 3)]) < 0.2 and fmean(values) < 0.5: return None
     return dict(first=values[0], start=flat[0][0], last=values[-1], end=flat[-1][0])
 
 @_rule("entropy collapse")

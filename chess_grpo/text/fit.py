@@ -76,14 +76,6 @@ def _batches(
         for i in torch.randperm(len(rows), generator=generator).tolist(): yield rows[i]
 
 # %% ../../nbs/text/04_fit.ipynb #5c71c318
-def _optimizers(
-    model: PreTrainedModel,
-    learning_rate: float, # of AdamW
-) -> list[torch.optim.Optimizer]:
-    "Muon for the matrices inside, at ten times the learning rate, AdamW for the rest."
-    inside = [p for n, p in model.named_parameters() if p.dim() == 2 and ".h." in f".{n}"]
-    return make_optimizers(list(model.parameters()), inside, learning_rate, 0.01)
-
 def _rate(
     top: float, # the highest
     step: int, # from 0
@@ -133,7 +125,9 @@ def fit_text(
     most_read = getattr(model.config, "max_position_embeddings", None) or tokens.shape[1]
     if tokens.shape[1] > most_read:
         raise UserError(f"A sample has {tokens.shape[1]} tokens, more than the model reads, {most_read}.")
-    optimizers, losses = _optimizers(model, learning_rate), []
+    named, losses = model.named_parameters(), []
+    inside = [p for n, p in named if p.dim() == 2 and ".h." in f".{n}"]
+    optimizers = make_optimizers(list(model.parameters()), inside, learning_rate, 0.01)
     batch_losses = _batch_losses(model, tokens, loss_mask, batch, seed, bf16)
     model.train()
     with progress_bar(total=steps, desc="fit", unit="step", disable=not progress) as bar:

@@ -27,8 +27,7 @@ from chess_grpo.text.tasks import (
 # %% ../../nbs/text/01_samples.ipynb #e86f9669
 def _pawns(line: Line) -> float:
     "The evaluation of a line, the mover's view."
-    if not line.mate: return line.cp / 100
-    return line.mate / abs(line.mate) * (100_000 - abs(line.moves)) / 100
+    return (line.mate * (100_000 - line.moves) or line.cp) / 100
 
 def top_moves(
     fens: Sequence[str], # games not over
@@ -58,18 +57,6 @@ def policy_samples(
         out.append(Sample("P", policy_prompt(fen), str(PolicyAnswer(moves, evals, best))))
     return out
 
-# %% ../../nbs/text/01_samples.ipynb #aa463c91
-def _next_actions(
-    policy,
-    boards: Boards, # [N] games not over
-    generator: torch.Generator,
-    random_share: float, # of the moves
-) -> Tensor: # [N] actions
-    "A move of each game: the policy's, or one by chance."
-    with torch.no_grad(): actions = sample_actions(policy.log_probs(boards), 1, generator)[:, 0]
-    by_chance = torch.rand(len(boards), generator=generator) < random_share
-    return torch.where(by_chance, boards.random_moves(generator), actions)
-
 # %% ../../nbs/text/01_samples.ipynb #7aa351e6
 def _played(
     games: int, # side by side
@@ -85,7 +72,9 @@ def _played(
         if over.any():
             boards = put_rows(boards, over, Boards.start(int(over.sum())))
             history = [() if o else h for h, o in zip(history, over.tolist())]
-        actions = _next_actions(policy, boards, generator, random_share)
+        with torch.no_grad(): actions = sample_actions(policy.log_probs(boards), 1, generator)[:, 0]
+        by_chance = torch.rand(games, generator=generator) < random_share
+        actions = torch.where(by_chance, boards.random_moves(generator), actions)
         moves = [MOVES[a] for a in actions.tolist()]
         out += zip(boards.fens(), moves, history)
         boards = boards.push(actions)

@@ -94,8 +94,9 @@ def transition(
     "The truth, by python-chess."
     board = _board(fen)
     try:
-        if move == "0000": raise ValueError("a null move")
-        board.push(board.parse_uci(move))
+        found = board.parse_uci(move)
+        if not found or found.uci() != move: raise ValueError("a null move, or e1h1 for castling")
+        board.push(found)
     except ValueError: return Transition(board.fen(), -1.0, False, True)
     outcome = board.outcome()
     return Transition(board.fen(), _earned(outcome), outcome is not None, False)

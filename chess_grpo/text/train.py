@@ -147,7 +147,7 @@ class TextTrainer:
         self.learner = Learner(model, make, _compute_log_probs, ADVANTAGES[c.advantages], self.reference,
                                watch_reference=True, max_grad_norm=c.max_grad_norm)
         guards = [g for g in make_guards(c.as_chess) if isinstance(g, (EntropyFloor, ClipFraction, AdaptiveKL))]
-        self.controls = Controls(guards, keep_good=c.guard_action == "rollback")
+        self.controls = Controls(guards)
 
     @property
     def loss(self) -> LossConfig: # of this step
@@ -166,7 +166,8 @@ def _check_prompts(prompts: dict[str, list[str]], tasks: list[str], c: TextConfi
 def rollout(self: TextTrainer, task: str, prompts: Sequence[str], seed: int) -> tuple[Completions, Tensor]:
     "Sample and reward; rewards are [B,G]."
     k = self.config
-    c = generate(self.model, self.tokenizer, prompts, k.num_generations, k.sampling[task], seed)
+    how = k.num_generations, k.sampling[task], seed
+    c = generate(self.model, self.tokenizer, prompts, *how)
     self.clock.lap("policy")
     repeated = [p for p in prompts for _ in range(k.num_generations)]
     texts = [t for row in c.texts for t in row]
@@ -223,11 +224,11 @@ def update(self: TextTrainer,
 # %% ../../nbs/text/05_train.ipynb #9c35d7f1
 def _reward_metrics(rewards: Tensor, task: str) -> dict[str, float]: # rewards [B,G]; task P or A
     "What the completions of a step earned."
-    within, best = rewards.std(1), rewards.amax(1)
+    within = rewards.std(1, correction=0)
     return fetched({
         "train/avg_reward": rewards.mean(), f"train/{task}_reward": rewards.mean(),
         "train/reward_std": rewards.std(correction=0), "train/reward_p50": rewards.quantile(0.5),
-        "train/reward_p90": rewards.quantile(0.9), "train/reward_best": best.mean(),
+        "train/reward_p90": rewards.quantile(0.9), "train/reward_best": rewards.max(),
         "train/positive_ratio": (rewards > 0).float().mean(), "train/reward_std_within": within.mean(),
         "train/zero_variance_groups": (within < 1e-6).float().mean()})
 
@@ -448,7 +449,7 @@ def train_text(
     kept = read_config(Path(resume), TextConfig) if resume else TextConfig()
     c, folder = config or kept, Path(resume or root)
     start = data_path("text_model.safetensors") if c.start == "shipped" else c.start
-    if resume: start = next(folder.glob("start*"), folder/"start")
+    if resume: start = min(folder.glob("start*"), default=folder/"start")
     found = load_text_model(start) if start else None    # before any work
     learned, held_out = sample_sets(c.data, c.samples, c.eval_samples, c.seed, progress)
     model, tokenizer = found or _fitted(c, learned, folder, progress)

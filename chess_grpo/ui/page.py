@@ -207,7 +207,7 @@ def write_report(
     write_whole(result.folder/"summary.json", lambda p: p.write_text(text))
 
 def _figures(q: Quality) -> dict:
-    return {k: v for k, v in asdict(q).items() if k not in ("losses", "choices", "drawn")}
+    return {k: v for k, v in asdict(q).items() if k not in ("losses", "choices")}
 
 def _pictures(runs: dict[str, list[dict]], result: RunResult) -> Html:
     "The learning curve; loss over entropy, before and after."

@@ -291,7 +291,8 @@ def _values(board: chess.Board, engine: EnginePool, depth: int) -> dict[str, tup
     columns = ([getattr(line, name) for line in lines.values()] for name in ("cp", "mate", "moves"))
     expected = Scores(*map(torch.tensor, columns)).expected()
     lost = (expected.max() - expected).tolist()
-    words = (f"#{x.mate * x.moves}" if x.mate else f"{x.cp / 100:+.2f}" for x in lines.values())
+    def word(x): return f"#{x.mate * x.moves}" if x.mate else f"{x.cp / 100:+.2f}"
+    words = map(word, lines.values())
     return dict(zip(lines, zip(words, lost)))
 
 # %% ../../nbs/ui/01_sparring.ipynb #4939da6a
