@@ -154,7 +154,7 @@ def _read_lines(path: Path) -> dict[str, Any]:
     for k, column in rows.items():
         if 0 < len(column) < lines:
             raise UserError(f"{path}: {lines - len(column)} of {lines} lines have no {k}.")
-        if all(x is None for x in column): rows[k] = None
+        if lines and all(x is None for x in column): rows[k] = None
     return settings | rows
 
 def _read_line(line: str, where: str) -> dict[str, Any]:
