@@ -22,7 +22,7 @@ from tqdm.auto import tqdm
 from .board import Boards
 from .learner import load_training, training_state, clipped_step, make_optimizers, set_lr
 from .config import TrainConfig, read_config, resolve_device
-from .core import folder_name, NotFinite, UserError, generator, patch, write_whole
+from .core import folder_name, NotFinite, UserError, generator, parse_json, patch, write_whole
 from .engine import EnginePool
 from .core import read_tensors, write_tensors
 from .log import Log, StopSignal, about, keep_config, new_folder, progress_bar

@@ -209,7 +209,8 @@ def read_games(
     path, skipped = Path(source), Skipped() if skipped is None else skipped
     if str(source).startswith(HUB): rows = hub_rows(str(source).removeprefix(HUB), "train")
     elif path.suffix not in (".parquet", ".jsonl"): return read_pgn(path, which, skipped)
-    elif not path.is_file(): raise UserError(f"There is no file {path}; a data set to be fetched is named {HUB}OWNER/NAME.")
+    elif not path.is_file():
+        raise UserError(f"There is no file {path}; a data set to be fetched is named {HUB}OWNER/NAME.")
     else: rows = _parquet_rows(path) if path.suffix == ".parquet" else _line_rows(path, skipped)
     return read_lichess_games(rows, which, skipped)
 
@@ -245,7 +246,8 @@ def replayed(
     "Positions and moves of games."
     parts, first, games = [], 0, iter(games)
     with tqdm(total=most, desc="positions of games", disable=not progress) as bar:
-        while (most is None or sum(len(a) for _, a, _ in parts) < most) and (some := list(itertools.islice(games, 500))):
+        while most is None or sum(len(a) for _, a, _ in parts) < most:
+            if not (some := list(itertools.islice(games, 500))): break
             boards, actions, at = _side_by_side(some)
             parts.append((boards, actions, at + first))
             first += len(some)

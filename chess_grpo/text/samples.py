@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Sequence
 
 import torch
-from torch import Tensor
 from tqdm.auto import tqdm
 
 from ..board import MOVES, Boards
