@@ -26,6 +26,7 @@ _NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 
 class Picture(Figure):
     "A figure that shows itself in a notebook, with any backend of matplotlib."
+    def __init__(self, **how): super().__init__(**how)    # figsize, layout; the site cannot show Figure's own
     def _repr_png_(self) -> bytes:
         buffer = io.BytesIO()
         self.savefig(buffer, format="png", dpi=90)
