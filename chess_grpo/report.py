@@ -70,8 +70,7 @@ def show_table(head: Sequence[str], rows: Sequence[Sequence[str]]):
 
 # %% ../nbs/core/40_report.ipynb #137af8a6
 _COLOURS = ("#3a6fd8", "#d0402b", "#2e9e4f", "#d99a1c", "#8e5bc0", "#2fa3a3")
-_COLOURED = "text.color", "axes.edgecolor", "xtick.color", "ytick.color"
-_GREY = dict.fromkeys(_COLOURED, "#888888")
+_GREY = dict.fromkeys(("text.color", "axes.edgecolor", "xtick.color", "ytick.color"), "#888888")
 
 def _panel(
     title: str,

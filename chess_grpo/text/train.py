@@ -166,8 +166,8 @@ def _check_prompts(prompts: dict[str, list[str]], tasks: list[str], c: TextConfi
 def rollout(self: TextTrainer, task: str, prompts: Sequence[str], seed: int) -> tuple[Completions, Tensor]:
     "Sample and reward; rewards are [B,G]."
     k = self.config
-    how = k.num_generations, k.sampling[task], seed
-    c = generate(self.model, self.tokenizer, prompts, *how)
+    sampling = k.num_generations, k.sampling[task], seed
+    c = generate(self.model, self.tokenizer, prompts, *sampling)
     self.clock.lap("policy")
     repeated = [p for p in prompts for _ in range(k.num_generations)]
     texts = [t for row in c.texts for t in row]
