@@ -613,11 +613,12 @@ def _facts(self: Trainer, clock: Clock, waited: float) -> dict:
 
 @patch
 def _reduced(self: Trainer, row: dict) -> dict:
-    "The mean over processes; what is counted is summed."
+    "The mean over the processes that have a metric; what is counted is summed."
     if self.world.size == 1: return row
-    total = dict(zip(row, self.world.sum(torch.tensor(list(row.values()), dtype=torch.float64)).tolist()))
-    mean = {k: v / self.world.size for k, v in total.items()}
-    return mean | {"step": self.global_step} | {k: round(total[k]) for k in ("evaluations", "train/resampled_groups")}
+    rows = self.world.all(row)
+    of = {k: [r[k] for r in rows if k in r] for k in dict.fromkeys(k for r in rows for k in r)}
+    counts = {k: round(sum(of[k])) for k in ("evaluations", "train/resampled_groups")}
+    return {k: sum(v) / len(v) for k, v in of.items()} | {"step": self.global_step} | counts
 
 @patch
 def _diverged(self: Trainer, why: NotFinite) -> dict:

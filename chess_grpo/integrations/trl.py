@@ -320,7 +320,7 @@ class ChessEnv:
             raise UserError(f"The opponent's search is {opponent!r}; write such as 'go nodes 1000'.")
         self._engine, self._depth, self._moves, self._opponent, self._value = engine, depth, moves, opponent, value
         self._style, self._scores, self._over, self._board = style, [], "call reset first", chess.Board()
-        self._failure: Exception | None = None
+        self._failure: Exception | None = UserError("No game has begun: call reset first.")
 
     def reset(self, fen: str = chess.STARTING_FEN, **columns) -> str:
         "Begin at a position; the text is added to the prompt."
