@@ -251,14 +251,13 @@ def read(self: _Task, text: bytes):
 # %% ../nbs/core/11_engine.ipynb #8be6232a
 class _Call:
     "One request to the pool: done when all its tasks are."
-    def __init__(self, n: int, closed: threading.Event, then: Callable):
+    def __init__(self, n: int, closed: threading.Event):
         self.results = [None] * n    # each position's answer
         self.left = 1    # tasks to come; the 1 is the submitting itself
         self.error = None
         self.done = threading.Event()
         self.lock = threading.Lock()
         self.closed = closed    # the pool is
-        self.then = then    # called once, at the end
 
     def expect(self):
         "One more task to come."
@@ -268,19 +267,12 @@ class _Call:
         "Put a task's answers where they belong."
         for answer, places in zip(task.answers, task.index) if task else ():
             for i in places: self.results[i] = answer
-        with self.lock:
-            self.left -= 1
-            if self.left: return
-        self._end()
+        with self.lock: self.left -= 1
+        if not self.left: self.done.set()
 
     def fail(self, error: Exception):
         with self.lock: self.error = self.error or error
-        self._end()
-
-    def _end(self):
-        if self.done.is_set(): return
         self.done.set()
-        self.then()
 
     def wait(self) -> list:
         "The results, when all have come."
@@ -701,8 +693,6 @@ def submit(
     lines: bool = True, # False = an answer is (cp, mate, moves) as in Scores; True = as of `search`
     # True = nothing is cleared: faster, but scores depend on what was searched before
     order_dependent: bool = False,
-    # called, in another thread, when all answers are there or the request has failed
-    then: Callable[[], object] = lambda: None,
 ) -> _Call:    # .wait() gives the answers, one a position
     "Start searching; the caller goes on meanwhile."
     self._check(go, hash_group is not None or order_dependent, multipv)
@@ -710,7 +700,7 @@ def submit(
     if hash_group is not None: hash_group = _numbers(hash_group, len(fens))
     many = max(1, min(16, len(fens) // (4 * len(self.pids))))
     alone = order_dependent or hash_group is None
-    call = _Call(len(fens), self.closed, then)
+    call = _Call(len(fens), self.closed)
     for members in _alone(fens, many) if alone else _together(fens, hash_group):
         clear_every = 0 if order_dependent else 1 if alone else len(members)
         places = list(members.values())

@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import Callable, Iterator, Sequence
+from typing import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -224,14 +224,13 @@ def submit(self: Fleet,
     multipv: int = 1,
     lines: bool = True, # as in `EnginePool.submit`
     order_dependent: bool = False, # refused: here there is no order
-    then: Callable[[], object] = lambda: None,
 ) -> _Call: # .wait() gives the answers, one a position
     "Start searching; the caller continues meanwhile."
     if order_dependent: raise UserError("A fleet has no order of searches: leave order_dependent out.")
     self._check(go, hash_group is not None, multipv)
     fens = positions(fens)
     if hash_group is not None: hash_group = _numbers(hash_group, len(fens))
-    call, together = _Call(len(fens), self.closed, then), hash_group is not None
+    call, together = _Call(len(fens), self.closed), hash_group is not None
     for parts in self._cut(fens, hash_group):
         call.expect()
         self.todo.put(_Task(parts, (together, go, multipv, lines), call))
@@ -245,7 +244,7 @@ def shard(self: Fleet,
     **how,
 ) -> dict[str, Tensor]:
     "A shard, made by one node."
-    call = _Call(1, self.closed, lambda: None)
+    call = _Call(1, self.closed)
     call.expect()
     self.todo.put(_Task([{f"shard {index}": [0]}], (seed, index, how), call, shard=True))
     call.finish()
