@@ -128,8 +128,8 @@ class PretrainConfig(PolicyConfig):
     minutes: float | None = key(None, "the schedule is cut to what fits into this time; none = no limit", above=0)
     batch_size: int = key(256, "positions a step", least=1)
     valid: int = key(2000, "positions that are held back, the last ones", least=1)
-    target: str = key("soft", "soft: all moves by their score; best: the best ones; grpo: 32 moves a step, sampled "
-                      "from the policy, by their advantages", choices=("soft", "best", "grpo"))
+    target: str = key("soft", "soft: all moves by their score; best: the best ones; grpo: 32 moves a position, "
+                      "sampled from the policy, by their advantages", choices=("soft", "best", "grpo"))
     target_temperature: float = key(0.1, "of soft, in reward", above=0)
     smoothing: float = key(0.0, "share of the target that is spread over the legal moves", least=0, below=1)
     optimizer: str = key("muon", "of the weight matrices; all other weights have AdamW", choices=("muon", "adamw"))
