@@ -21,6 +21,8 @@ from torch import Tensor
 
 from ..board import MOVES
 from ..core import NotFinite, UserError, generator, parse_json, read_tensors, write_tensors
+from ..loss import PolicyOutput
+from ..rollout import ScoringConfig
 from .tasks import HUB
 
 try:
@@ -273,12 +275,11 @@ def token_log_probs(
 def rescore_tokens(
     model: PreTrainedModel,
     c: Completions,
-    temperature: float = 1.0,
-    dropout: bool = False, # in train mode: a bug to study
-) -> tuple[Tensor, Tensor]: # log-probabilities of c.tokens; entropies; [B,G,T] nats, meaningless where c.mask is False
-    "Log-probabilities of completions under a model."
-    every = token_log_probs(model, c, temperature, dropout)
-    return every.gather(3, c.tokens[..., None])[..., 0], -(every.exp() * every).sum(3)
+    scoring: ScoringConfig = ScoringConfig(), # temperature and dropout count
+) -> PolicyOutput: # [B,G,T], meaningless where c.mask is False
+    "A text model's forward pass over completions."
+    every = token_log_probs(model, c, scoring.temperature, scoring.dropout)
+    return PolicyOutput(every.gather(3, c.tokens[..., None])[..., 0], every)
 
 # %% ../../nbs/text/03_model.ipynb #6b31b517
 def is_small(model: PreTrainedModel) -> bool:

@@ -27,7 +27,7 @@ from chess_grpo.core import (
 from ..engine import EnginePool
 from ..learner import Batch, Learner, load_training, part_of, training_state
 from ..log import Log, StopSignal, progress_bar
-from ..loss import ADVANTAGES, LossConfig, PolicyOutput
+from ..loss import ADVANTAGES, LossConfig
 from ..report import aligned
 from ..rollout import ScoringConfig
 from ..schema import Config, key, same
@@ -35,7 +35,7 @@ from ..stats import paired
 from .fit import answers, fit_start, sample_sets
 from chess_grpo.text.model import (
     Completions, Sampling, chess_tokenizer, generate, is_small, joined, load_text_model, rescore_tokens,
-    save_text_model, small_model, tied_weights, token_log_probs, widened
+    save_text_model, small_model, tied_weights, widened
 )
 from .rewards import ANSWER_REQUIRED, PolicyWeights, rewards_of
 from .tasks import Sample
@@ -114,15 +114,6 @@ class TextConfig(Config):
                 for task, name in (("P", "policy"), ("A", "environment"))}
 
 # %% ../../nbs/text/05_train.ipynb #97832d27
-def _compute_log_probs(
-    model: PreTrainedModel,
-    c: Completions,
-    scoring: ScoringConfig, # temperature and dropout count
-) -> PolicyOutput:
-    "The learner's forward pass over completions."
-    lp = token_log_probs(model, c, scoring.temperature, scoring.dropout)
-    return PolicyOutput(lp.gather(3, c.tokens[..., None])[..., 0], lp)
-
 class TextTrainer:
     "The state of a run of GRPO on text and its one operation, `step`."
     def __init__(self,
@@ -144,7 +135,7 @@ class TextTrainer:
         self.judged: dict[int, dict[str, Tensor]] = {}    # what `evaluate` found, by step
         self.reference = copy.deepcopy(model).eval().requires_grad_(False)
         def make(model): return [torch.optim.AdamW(model.parameters(), lr=c.learning_rate, weight_decay=0.0)]
-        self.learner = Learner(model, make, _compute_log_probs, ADVANTAGES[c.advantages], self.reference,
+        self.learner = Learner(model, make, rescore_tokens, ADVANTAGES[c.advantages], self.reference,
                                watch_reference=True, max_grad_norm=c.max_grad_norm)
         guards = [g for g in make_guards(c.as_chess) if isinstance(g, (EntropyFloor, ClipFraction, AdaptiveKL))]
         self.controls = Controls(guards)
@@ -199,7 +190,7 @@ def batch(self: TextTrainer, c: Completions, rewards: Tensor, task: str) -> Batc
     spread = torch.where(at_end, rewards[..., None], 0.0).to(self.model.device)
     scoring, old = ScoringConfig(k.learner_temperature or temperature, k.learner_dropout), None
     if scoring != ScoringConfig(temperature):
-        with torch.no_grad(): old, _ = rescore_tokens(self.model, c, temperature)
+        with torch.no_grad(): old = rescore_tokens(self.model, c, ScoringConfig(temperature)).log_probs
     return Batch(c, spread, c.mask, scoring, ScoringConfig(temperature), old)
 
 _NAMES = {    # logged as -> as the learner calls it
@@ -267,14 +258,15 @@ def preflight(self: TextTrainer,
     c = generate(self.model, self.tokenizer, self.prompts[task][:k.batch_size], k.num_generations, how, k.seed,
                  keep=True)
     batch = self.batch(c, torch.zeros(c.tokens.shape[:2]), task)
-    with torch.no_grad(): whole, _ = rescore_tokens(self.model, c, how.temperature)
+    with torch.no_grad(): whole = rescore_tokens(self.model, c, ScoringConfig(how.temperature)).log_probs
     def measure(fixed: frozenset[str]):
         torch.manual_seed(k.seed)
         temperature = how.temperature if "temperature" in fixed else batch.scoring.temperature
         dropout = batch.scoring.dropout and "dropout" not in fixed
         with torch.no_grad():
-            new, _ = rescore_tokens(self.model, c if "tokens" in fixed else batch.samples, temperature, dropout)
-        return widened(new, c.tokens.shape[2], False, 0.0), whole if "top-p" in fixed else c.drawn_at, c.mask
+            samples = c if "tokens" in fixed else batch.samples
+            new = rescore_tokens(self.model, samples, ScoringConfig(temperature, dropout))
+        return widened(new.log_probs, c.tokens.shape[2], False, 0.0), whole if "top-p" in fixed else c.drawn_at, c.mask
     with torch.random.fork_rng(devices=[]):
         some = ("temperature", "dropout", "tokens") + (("top-p",) if how.top_p < 1 else ())
         return bisect(measure, some, REMEDIES | {"top-p": REMEDIES["filters"]})
