@@ -43,7 +43,7 @@ class Scores:
     moves: Tensor    # [N] int32 moves until the mate, 0 = it is on the board
 
     def __len__(self) -> int: return len(self.cp)
-    def __getitem__(self, i) -> "Scores": return Scores(self.cp[i], self.mate[i], self.moves[i])
+    def __getitem__(self, i): return Scores(self.cp[i], self.mate[i], self.moves[i])
     def __neg__(self) -> "Scores": return Scores(-self.cp, -self.mate, self.moves)
 
 @patch
@@ -719,7 +719,7 @@ def search(
     hash_group: Sequence[int] | None = None,
     multipv: int = 1,
     **how, # as in `submit`
-) -> list[tuple[str, tuple[Line, ...]]]:    # N of best move, "(none)" = the game is over; lines
+) -> list[tuple[str, tuple[Line, ...]]]:    # N best moves, "(none)" = the game is over; lines
     "`submit` and wait."
     return self.submit(fens, go, hash_group, multipv, **how).wait()
 
