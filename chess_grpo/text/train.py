@@ -34,7 +34,7 @@ from ..schema import Config, key, same
 from ..stats import paired
 from .fit import answers, fit_start, sample_sets
 from chess_grpo.text.model import (
-    Completions, Sampling, chess_tokenizer, generate, is_small, joined, load_text_model, rescore_tokens,
+    Completions, Sampling, chess_tokenizer, compute_log_probs, generate, is_small, joined, load_text_model,
     save_text_model, small_model, tied_weights, widened
 )
 from .rewards import ANSWER_REQUIRED, PolicyWeights, rewards_of
@@ -135,7 +135,7 @@ class TextTrainer:
         self.judged: dict[int, dict[str, Tensor]] = {}    # what `evaluate` found, by step
         self.reference = copy.deepcopy(model).eval().requires_grad_(False)
         def make(model): return [torch.optim.AdamW(model.parameters(), lr=c.learning_rate, weight_decay=0.0)]
-        self.learner = Learner(model, make, rescore_tokens, ADVANTAGES[c.advantages], self.reference,
+        self.learner = Learner(model, make, compute_log_probs, ADVANTAGES[c.advantages], self.reference,
                                watch_reference=True, max_grad_norm=c.max_grad_norm)
         guards = [g for g in make_guards(c.as_chess) if isinstance(g, (EntropyFloor, ClipFraction, AdaptiveKL))]
         self.controls = Controls(guards)
@@ -190,7 +190,7 @@ def batch(self: TextTrainer, c: Completions, rewards: Tensor, task: str) -> Batc
     spread = torch.where(at_end, rewards[..., None], 0.0).to(self.model.device)
     scoring, old = ScoringConfig(k.learner_temperature or temperature, k.learner_dropout), None
     if scoring != ScoringConfig(temperature):
-        with torch.no_grad(): old = rescore_tokens(self.model, c, ScoringConfig(temperature)).log_probs
+        with torch.no_grad(): old = compute_log_probs(self.model, c, ScoringConfig(temperature)).log_probs
     return Batch(c, spread, c.mask, scoring, ScoringConfig(temperature), old)
 
 _NAMES = {    # logged as -> as the learner calls it
@@ -258,14 +258,14 @@ def preflight(self: TextTrainer,
     c = generate(self.model, self.tokenizer, self.prompts[task][:k.batch_size], k.num_generations, how, k.seed,
                  keep=True)
     batch = self.batch(c, torch.zeros(c.tokens.shape[:2]), task)
-    with torch.no_grad(): whole = rescore_tokens(self.model, c, ScoringConfig(how.temperature)).log_probs
+    with torch.no_grad(): whole = compute_log_probs(self.model, c, ScoringConfig(how.temperature)).log_probs
     def measure(fixed: frozenset[str]):
         torch.manual_seed(k.seed)
         temperature = how.temperature if "temperature" in fixed else batch.scoring.temperature
         dropout = batch.scoring.dropout and "dropout" not in fixed
         with torch.no_grad():
             samples = c if "tokens" in fixed else batch.samples
-            new = rescore_tokens(self.model, samples, ScoringConfig(temperature, dropout))
+            new = compute_log_probs(self.model, samples, ScoringConfig(temperature, dropout))
         return widened(new.log_probs, c.tokens.shape[2], False, 0.0), whole if "top-p" in fixed else c.drawn_at, c.mask
     with torch.random.fork_rng(devices=[]):
         some = ("temperature", "dropout", "tokens") + (("top-p",) if how.top_p < 1 else ())
