@@ -8,7 +8,7 @@ __all__ = ['Puzzle', 'read_suite', 'Solved', 'solve', 'UciPlayer', 'elo_scale']
 # %% ../../nbs/integrations/suites.ipynb #49d98edd
 import math
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Sequence
 
@@ -38,10 +38,14 @@ class Puzzle:
         return move in self.best if self.best else move not in self.avoid
 
 def read_suite(
-    path: str | Path, # ends in .epd or .pgn
-) -> list[Puzzle]:
+    path: str | Path, # ends in .epd or .pgn; or a folder of such files
+) -> list[Puzzle]: # of a folder: groups such as "mates, mate in 2"
     "The puzzles of a file; `UserError` names the first line or game that is not one."
     path = Path(path)
+    if path.is_dir():
+        files = sorted(p for p in path.iterdir() if p.suffix.lower() in (".epd", ".pgn"))
+        if not files: raise UserError(f"{path} holds no suite: no .epd and no .pgn.")
+        return [_within(file.stem, p) for file in files for p in read_suite(file)]
     if path.suffix.lower() not in (".epd", ".pgn"):
         raise UserError(f"{path} is no suite: it must end in .epd or .pgn.")
     try: text = path.read_text(encoding="utf-8")
@@ -51,6 +55,9 @@ def read_suite(
     found = _of_epd(text, path) if path.suffix.lower() == ".epd" else _of_pgn(path)
     if not found: raise UserError(f"{path} holds no puzzle.")
     return found
+
+def _within(suite: str, p: Puzzle) -> Puzzle: # of a folder
+    return p if p.group == suite else replace(p, group=f"{suite}, {p.group}")
 
 def _of_epd(text: str, path: Path) -> list[Puzzle]:
     found = []
