@@ -146,6 +146,8 @@ class PretrainConfig(PolicyConfig):
     def __post_init__(self):
         super().__post_init__()
         if self.run_name: folder_name(self.run_name)
+        if self.smoothing and self.target == "grpo":
+            raise UserError("smoothing spreads a target, and target grpo has none: leave it out.")
 
     @property
     def network(self) -> PolicyConfig: return PolicyConfig.pick(self)
