@@ -137,9 +137,12 @@ def read_pgn(
     skipped = Skipped() if skipped is None else skipped
     with _opened(Path(path)) as text:
         try:
+            any_game = False
             while (parsed := next_game(text)) is not None:
+                any_game = True
                 if isinstance(parsed, str): skipped.note("that cannot be read", parsed)
                 else: yield from _passing(game_of(parsed), which, skipped, _players(parsed))
+            if not any_game: raise UserError(f"{path} holds no game.")
         except (EOFError, OSError, zlib.error) as e:
             raise UserError(f"{path} breaks off ({e}): what came before has been read; get the "
                             "file again.") from None
