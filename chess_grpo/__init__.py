@@ -15,7 +15,8 @@ _PLACES = {    # name -> the module that defines it
     "group_advantages": "loss", "TrainConfig": "config", "Trainer": "train", "move_quality": "evaluate",
     "play_match": "evaluate", "generator": "core", "UserError": "core", "Rollout": "rollout", "reward": "rewards",
     "PolicyNetwork": "model", "save_policy": "model", "play": "ui.sparring", "explore": "ui.sparring",
-    "PreflightCallback": "preflight.trl"}
+    "PreflightCallback": "preflight.trl", "check_objective": "preflight.objective",
+    "check_advantages": "preflight.objective", "check_batch": "preflight.captured"}
 
 def __dir__() -> list[str]: return [*globals(), *_PLACES]
 

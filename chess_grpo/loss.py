@@ -107,7 +107,7 @@ def group_advantages(
     "Return less baseline, over scale; what does not count enters no statistic."
     c = config
     _check_rewards(rewards, mask, c, values)
-    if rewards.dtype.itemsize < 4: rewards = rewards.float()    # means need the digits
+    if rewards.dtype not in (torch.float32, torch.float64): rewards = rewards.float()
     value, counts = returns(rewards, mask, c.credit, c.discount), mask
     size = returns(rewards.abs(), mask, c.credit, c.discount)
     if c.credit == "trajectory":                             # one number a trajectory, however long
@@ -126,7 +126,7 @@ def group_advantages(
 
 def _check_rewards(rewards: Tensor, mask: Tensor, c: AdvantageConfig, values: Tensor | None):
     _check_shapes({"reward": rewards, "value": values}, mask)
-    _check_finite({"reward": rewards}, mask, "one such reward makes its whole group meaningless", UserError)
+    _check_finite({"reward": rewards, "value": values}, mask, "its group is spoilt", UserError)
     if c.baseline == "value" and (values is None or c.credit == "trajectory"):
         why = "there are no values" if values is None else "of a trajectory no value is known, only of its steps"
         raise UserError(f"baseline is value, and {why}: take another baseline.")
@@ -321,9 +321,9 @@ def grpo_loss(
 ) -> tuple[Tensor, LossRecord]:    # the loss; the record of its terms
     "The clipped surrogate with its regularisers."
     c, at = config, _Steps(mask, config, total)
-    given = {"log-probability": log_probs, "old log-probability": old_log_probs,
-             "advantage": advantages, "reference log-probability": ref_log_probs}
-    why = ("an action that was sampled has a finite one, so the weights have diverged, or it belongs to another action")
+    given = {"log-probability": log_probs, "old log-probability": old_log_probs, "advantage": advantages,
+             "reference log-probability": ref_log_probs, "entropy": entropy, "KL": kl_ref, "old KL": kl_old}
+    why = "rewards or weights are not finite, or actions are not those that were sampled"
     _check_shapes(given, mask)
     if finite: _check_finite(given, mask, why)
     new, old = at.pick(log_probs), at.pick(old_log_probs)

@@ -196,8 +196,8 @@ def split_rows(
     where: str, # they come from, for the message
 ) -> tuple[Tensor, Tensor]: # rows to learn from; rows that are held back
     "Learn from no file or game, and from no position, that is held back or kept out."
-    if len(keys) <= valid:
-        raise UserError(f"{where} has {len(keys)} positions, {valid} are to be held back: lower valid.")
+    if not 0 < valid < len(keys):
+        raise UserError(f"{where}: {valid} of {len(keys)} are to be held back; 1 or more, and not all.")
     held_back = torch.arange(len(keys))[-valid:]
     learn = (source < source[held_back[0]]).nonzero()[:, 0]
     learn = learn[~torch.isin(keys[learn], torch.cat([kept_out(), keys[held_back]]))]
@@ -400,6 +400,7 @@ def pretrain(
     other = [k for k in c.differs(kept) if k not in _RESUMABLE] if resume else []
     if other: raise UserError(f"{other[0]} cannot be changed when a run is resumed; {', '.join(_RESUMABLE)} can.")
     opponent(c.match_opponent)
+    if c.start and not resume: start_from(c.start, c.network)    # before labels are made
     data = data or _shard_examples(c, engine, progress)
     if (c.value_head or c.target == "grpo") and data.valid.rewards is None:
         raise UserError("value_head yes and target grpo need scores, and games have none: leave both out.")

@@ -139,7 +139,8 @@ def read_pgn(
         try:
             any_game = False
             while (parsed := next_game(text)) is not None:
-                any_game = True
+                any_game |= isinstance(parsed, str) or bool(parsed.variations)
+                any_game = any_game or parsed.headers != chess.pgn.Headers()
                 if isinstance(parsed, str): skipped.note("that cannot be read", parsed)
                 else: yield from _passing(game_of(parsed), which, skipped, _players(parsed))
             if not any_game: raise UserError(f"{path} holds no game.")
@@ -270,6 +271,7 @@ def game_examples(
 ) -> Examples: # the `data` of `pretrain`
     "Learn to play the moves of games."
     skipped = Skipped()
+    if not 0 <= smoothing < 1: raise UserError(f"smoothing is {smoothing}, not in [0, 1).")
     try: played = replayed(read_games(source, which, skipped), positions, progress)
     except UserError as e: raise UserError(f"{source}: {e} {skipped}.") from None
     keys = played.boards.key()

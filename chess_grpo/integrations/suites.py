@@ -48,7 +48,7 @@ def read_suite(
         return [_within(file.stem, p) for file in files for p in read_suite(file)]
     if path.suffix.lower() not in (".epd", ".pgn"):
         raise UserError(f"{path} is no suite: it must end in .epd or .pgn.")
-    try: text = path.read_text(encoding="utf-8")
+    try: text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as e:
         why = getattr(e, "strerror", None) or "it is not UTF-8 text"
         raise UserError(f"{path} cannot be read ({why}).") from None
@@ -80,7 +80,7 @@ def _moves(found) -> tuple[str, ...]: # UCI
 
 def _of_pgn(path: Path) -> list[Puzzle]:
     found = []
-    with path.open(encoding="utf-8") as file:
+    with path.open(encoding="utf-8-sig") as file:
         while (game := next_game(file)) is not None:
             where = f"{path.name}, game {len(found) + 1}"
             if isinstance(game, str): raise UserError(f"{where} cannot be read: {game}.")

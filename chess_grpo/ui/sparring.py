@@ -507,14 +507,16 @@ class _Explorer(_Table):
 
 def explore(
     # or the path of a checkpoint, or pretrained; or such a one with a temperature
-    policies: Mapping[str, PolicyNetwork | str | tuple[PolicyNetwork | str, float]],
+    policies: Mapping[str, PolicyNetwork | str | Path | tuple[PolicyNetwork | str | Path, float]],
     fen: str = chess.STARTING_FEN,
     engine: EnginePool | None = None, # for the values of moves
 ):
     "A board, and beside it what each policy would play; a move on it is seen by all."
     if not policies: raise UserError("There is no policy: give one, as in explore({'a': policy}).")
+    if not isinstance(policies, Mapping): policies = {"policy": policies}
     pairs = {name: p if isinstance(p, tuple) else (p, 1.0) for name, p in policies.items()}
-    pairs = {name: (load_policy(p) if isinstance(p, str) else p.eval(), T) for name, (p, T) in pairs.items()}
+    pairs = {name: (p.eval() if isinstance(p, PolicyNetwork) else load_policy(p), T)
+             for name, (p, T) in pairs.items()}
     return _Widget(_Explorer(pairs, fen, engine))
 
 # %% ../../nbs/ui/01_sparring.ipynb #8922c505
