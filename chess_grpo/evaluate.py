@@ -159,7 +159,7 @@ def play_match(
 # two an opening; none if it was broken off: games that end early are not a fair sample
 ) -> list[Game]:
     "Play a match, all games side by side."
-    if (max_plies or 1) < 1: raise UserError(f"max_plies is {max_plies}: give 1 or more.")
+    if max_plies is not None and max_plies < 1: raise UserError("max_plies must be 1 or more.")
     most = max_plies or (200 if RandomPlayer in (type(a), type(b)) else 400)
     boards = Boards.from_fens([o.fen for o in openings for _ in range(2)], history=150)
     n, live = len(boards), torch.arange(len(boards))    # games that are not over

@@ -126,7 +126,7 @@ def group_advantages(
 
 def _check_rewards(rewards: Tensor, mask: Tensor, c: AdvantageConfig, values: Tensor | None):
     _check_shapes({"reward": rewards, "value": values}, mask)
-    _check_finite({"reward": rewards, "value": values}, mask, "its group is spoilt", UserError)
+    _check_finite({"reward": rewards}, mask, "one such makes its whole group meaningless", UserError)
     if c.baseline == "value" and (values is None or c.credit == "trajectory"):
         why = "there are no values" if values is None else "of a trajectory no value is known, only of its steps"
         raise UserError(f"baseline is value, and {why}: take another baseline.")
@@ -321,11 +321,11 @@ def grpo_loss(
 ) -> tuple[Tensor, LossRecord]:    # the loss; the record of its terms
     "The clipped surrogate with its regularisers."
     c, at = config, _Steps(mask, config, total)
-    given = {"log-probability": log_probs, "old log-probability": old_log_probs, "advantage": advantages,
-             "reference log-probability": ref_log_probs, "entropy": entropy, "KL": kl_ref, "old KL": kl_old}
-    why = "rewards or weights are not finite, or actions are not those that were sampled"
+    given = {"log-probability": log_probs, "old log-probability": old_log_probs,
+             "advantage": advantages, "reference log-probability": ref_log_probs,
+             "entropy": entropy, "kl_ref": kl_ref, "kl_old": kl_old}
     _check_shapes(given, mask)
-    if finite: _check_finite(given, mask, why)
+    if finite: _check_finite(given, mask, "weights or rewards diverged, or actions are not those sampled")
     new, old = at.pick(log_probs), at.pick(old_log_probs)
     log_ratio = new - old
     if c.importance_sampling_level == "sequence": log_ratio = masked_mean(log_ratio, mask, 2, True).expand_as(log_ratio)

@@ -137,7 +137,7 @@ def sample(
     if bool((boards.outcome() != 0).any()):
         raise UserError("sample was given a position in which the game is over: leave it out.")
     if min(num_generations, rollout_plies) < 1 or not (0 <= expert_prob <= 1 and 0 <= root_noise <= 1):
-        raise UserError("num_generations, rollout_plies must be at least 1, the others 0 to 1.")
+        raise UserError("num_generations and rollout_plies must be at least 1, expert_prob and root_noise 0 to 1.")
     if expert_prob and not engine:
         raise UserError("Expert moves need an engine: hand one over, or set expert_prob to 0.")
     n, device = len(boards) * num_generations, boards.turn.device

@@ -103,7 +103,7 @@ class Config:
         values = {k: v for k, v in values.items() if k != "about"}    # where a run comes from: see log
         for name in values:
             if name not in keys(cls):
-                raise UserError(f"{where}: {name!r} is no key; they are {', '.join(keys(cls))}.")
+                raise UserError(f"{where}: {name!r} is no key; the keys are {', '.join(keys(cls))}.")
         return cls(**values)
 
     @classmethod

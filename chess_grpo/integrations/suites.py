@@ -40,7 +40,7 @@ class Puzzle:
 def read_suite(
     path: str | Path, # ends in .epd or .pgn; or a folder of such files
 ) -> list[Puzzle]: # of a folder: groups such as "mates, mate in 2"
-    "The puzzles of a file or folder; `UserError` names the first line or game that is not one."
+    "The puzzles of a file or folder; `UserError` names the first line or game that is none."
     path = Path(path)
     if path.is_dir():
         files = sorted(p for p in path.iterdir() if p.suffix.lower() in (".epd", ".pgn"))

@@ -506,8 +506,8 @@ class _Explorer(_Table):
                 "can": self.can, "pgn": ""}
 
 def explore(
-    # or the path of a checkpoint, or pretrained; or such a one with a temperature
-    policies: Mapping[str, PolicyNetwork | str | Path | tuple[PolicyNetwork | str | Path, float]],
+    # one, or several by name: a policy, a checkpoint's path or name; or such a one with a temperature
+    policies: PolicyNetwork | str | Path | tuple | Mapping[str, PolicyNetwork | str | Path | tuple],
     fen: str = chess.STARTING_FEN,
     engine: EnginePool | None = None, # for the values of moves
 ):
