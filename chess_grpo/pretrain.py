@@ -197,7 +197,7 @@ def split_rows(
 ) -> tuple[Tensor, Tensor]: # rows to learn from; rows that are held back
     "Learn from no file or game, and from no position, that is held back or kept out."
     if not 0 < valid < len(keys):
-        raise UserError(f"{where} has {len(keys)} positions, {valid} are to be held back: valid is 1 or more, and lower.")
+        raise UserError(f"{where} has {len(keys)} positions, {valid} are to be held back: 1 or more, and lower.")
     held_back = torch.arange(len(keys))[-valid:]
     learn = (source < source[held_back[0]]).nonzero()[:, 0]
     learn = learn[~torch.isin(keys[learn], torch.cat([kept_out(), keys[held_back]]))]
