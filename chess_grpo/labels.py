@@ -79,9 +79,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Sequence
 
-from chess_grpo.core import (
-    UserError, data_path, generator, parse_json, read_tensors, write_tensors
-)
+from .core import UserError, data_path, generator, parse_json, read_tensors, write_tensors
 from .log import progress_bar
 from .rollout import start_scoring
 from .positions import first_of_each, load_book, put_rows, random_endings, random_starts

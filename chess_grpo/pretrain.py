@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 from tqdm.auto import tqdm
 
 from .board import Boards
-from .learner import load_training, training_state, clipped_step, make_optimizers, set_lr
+from .learner import clipped_step, load_training, make_optimizers, set_lr, training_state
 from .config import TrainConfig, read_config, resolve_device
 from .core import folder_name, NotFinite, UserError, generator, parse_json, patch, write_whole
 from .engine import EnginePool
@@ -125,7 +126,7 @@ class PretrainConfig(PolicyConfig):
     positions: int = key(100_000, "to label first if that folder has none, in shards of 4,096", least=1)
     seed: int = key(0, "of weights and order", least=0, most=2**31 - 1)
     max_steps: int = key(2400, "optimiser steps", least=1)
-    minutes: float | None = key(None, "the schedule is cut to what fits into this time; none = no limit", above=0)
+    minutes: float | None = key(None, "stop after this time; none = no limit", above=0)
     batch_size: int = key(256, "positions a step", least=1)
     valid: int = key(2000, "positions that are held back, the last ones", least=1)
     target: str = key("soft", "soft: all moves by their score; best: the best ones; grpo: 32 moves a position, "
@@ -135,7 +136,7 @@ class PretrainConfig(PolicyConfig):
     optimizer: str = key("muon", "of the weight matrices; all other weights have AdamW", choices=("muon", "adamw"))
     learning_rate: float = key(2e-3, "of AdamW, at its highest; Muon's is ten times that", above=0)
     weight_decay: float = key(0.05, "of both optimisers", least=0)
-    warmup_steps: int = key(100, "steps over which it rises; then a cosine to 0", least=0)
+    warmup_steps: int = key(100, "steps over which it rises; then it stays, and weights are averaged", least=0)
     start: str | None = key(None, "a checkpoint to start from; none = random weights")
     bf16: bool = key(False, "compute in bfloat16 where that is safe (autocast)")
     eval_steps: int = key(200, "steps between two evaluations", least=1)
@@ -211,6 +212,10 @@ def fingerprint(*tensors: Tensor) -> str:
     return mark.hexdigest()
 
 # %% ../nbs/pretraining.ipynb #8b46333b
+def _late_weigh_more(mean: list[Tensor], now: list[Tensor], n: Tensor): # n averaged before
+    "Weights of step t count by t(t+1)(t+2) (polynomial decay: Shamir and Zhang, 2013, eta 3)."
+    torch._foreach_lerp_(mean, now, 4 / (n.item() + 4))
+
 class _Pretraining:
     "A run under way."
     def __init__(self, c: PretrainConfig, root: Path, resume: Path | None, data: Examples, teach, progress: bool):
@@ -220,6 +225,8 @@ class _Pretraining:
         self.mark = data.mark + (" with a teacher" if teach else "")
         began = start_from(c.start, c.network) if c.start and not resume else new_policy(c.network, c.seed)
         self.policy = began.to(c.device)
+        self.averaged = AveragedModel(self.policy, multi_avg_fn=_late_weigh_more).eval()
+        self.models = nn.ModuleList([self.policy, self.averaged])    # to save
         self.dev, self.generator = load_development(), generator(c.seed)
         matrices = self.policy.matrices() if c.optimizer == "muon" else []
         self.optimizers = make_optimizers(list(self.policy.parameters()), matrices, c.learning_rate, c.weight_decay)
@@ -236,11 +243,6 @@ class _Pretraining:
         c, minutes = self.config, (time.monotonic() - self.start) / 60
         return max(self.global_step / c.max_steps, minutes / c.minutes if c.minutes else 0)
 
-    def rate(self, share: float) -> float:
-        "Of the highest learning rates: a warm-up, then a cosine."
-        warm = min(1, (self.global_step + 1) / max(1, self.config.warmup_steps))
-        return warm * (1 + math.cos(math.pi * share)) / 2
-
     def batch(self) -> Batch:
         "The next positions, in an order that is new in every epoch."
         n, learn = self.config.batch_size, self.data.learn
@@ -250,18 +252,20 @@ class _Pretraining:
         found = self.data.batch(rows)
         return self.teach(found) if self.teach else found
 
-    def step(self, share: float):
+    def step(self):
         batch, c = self.batch(), self.config
         self.policy.train()
-        set_lr(self.optimizers, c.learning_rate * self.rate(share))
+        warm = min(1, (self.global_step + 1) / max(1, c.warmup_steps))
+        set_lr(self.optimizers, c.learning_rate * warm)
         try:
-            loss = self.loss(batch, self.rate(share))
+            loss = self.loss(batch)
             clipped_step(loss, self.optimizers, self.policy.parameters())
         except NotFinite as e: raise NotFinite(f"at step {self.global_step}: {e}") from None
+        self.averaged.update_parameters(self.policy)
         self.global_step += 1
         self.losses.append(loss.item())
 
-    def loss(self, batch: Batch, bonus: float = 1.0) -> Tensor:
+    def loss(self, batch: Batch) -> Tensor:
         "Cross-entropy or GRPO; with a value head, also its squared error from the best move's worth."
         c = self.config
         boards = batch.boards.to(self.policy.device)
@@ -271,8 +275,7 @@ class _Pretraining:
         lp = masked_log_probs(logits.float(), boards.legal_mask(), 1.0)
         grpo, target = c.target == "grpo", batch.target
         if grpo: target = grpo_target(lp.detach().cpu(), batch.rewards, self.generator)
-        loss = cross_entropy(lp, target.to(c.device))
-        if grpo: loss = loss - 0.2 * bonus * entropy(lp).mean()
+        loss = cross_entropy(lp, target.to(lp)) - (0.2 * entropy(lp).mean() if grpo else 0)
         if not c.value_head: return loss
         return loss + 0.5 * ((self.policy.value(x.float()) - batch.rewards.amax(1).to(c.device)) ** 2).mean()
 
@@ -280,10 +283,10 @@ class _Pretraining:
 @patch
 def evaluated(self: _Pretraining) -> dict:
     "On what is held back, on the development positions, and in a match, if one is wanted."
-    c, row = self.config, _validate(self.policy.eval(), self.data.valid)
-    row |= quality_row(move_quality(self.policy, self.dev))
+    c, row = self.config, _validate(self.averaged.module, self.data.valid)
+    row |= quality_row(move_quality(self.averaged.module, self.dev))
     if not c.match_openings: return row
-    found, _ = run_match(self.policy, c, self.folder, f"step_{self.global_step}", progress=self.progress)
+    found, _ = run_match(self.averaged.module, c, self.folder, f"step_{self.global_step}", progress=self.progress)
     return row | match_row(found, c.match_opponent)
 
 @patch(as_prop=True)
@@ -298,7 +301,7 @@ def card(self: _Pretraining) -> dict:
 @patch
 def save(self: _Pretraining):
     "Write what the run resumes from."
-    tensors = training_state(self.policy, self.optimizers)
+    tensors = training_state(self.models, self.optimizers)
     tensors |= {"order": self.order, "generator": self.generator.get_state(),
                 "dice": torch.get_rng_state(), "losses": torch.tensor(self.losses, dtype=torch.float64)}
     header = {"config": json.dumps(self.config.to_dict()), "step": str(self.global_step),
@@ -317,7 +320,7 @@ def load(self: _Pretraining, folder: Path):
         for k in self.config.differs(kept):
             if k in _RESUMABLE: continue
             raise UserError(f"{path} is of a run with another {k}; only minutes may differ.")
-        load_training(self.policy, self.optimizers, tensors, where=str(path))
+        load_training(self.models, self.optimizers, tensors, where=str(path))
         self.generator.set_state(tensors["generator"])
         self.order, self.dice = tensors["order"], tensors["dice"]
         self.losses, self.global_step = tensors["losses"].tolist(), int(header["step"])
@@ -344,42 +347,41 @@ class PretrainResult:
 def finished(self: _Pretraining) -> PretrainResult:
     "Write policy and summary."
     seconds = time.monotonic() - self.start
-    save_policy(self.policy.eval(), self.folder/"policy.safetensors", self.card)
+    save_policy(self.averaged.module, self.folder/"policy.safetensors", self.card)
     summary = {"steps": self.global_step, "seconds": seconds, "positions": len(self.data.learn)} | self.log.rows[-1]
     write_whole(self.folder/"summary.json", lambda p: p.write_text(json.dumps(summary, indent=1) + "\n"))
     return PretrainResult(self.folder, self.global_step, seconds, self.log.rows)
 
 @patch
-def look(self: _Pretraining, rate: float) -> dict:
+def look(self: _Pretraining) -> dict:
     "Evaluate, save, log."
     c, recent = self.config, self.losses[-self.config.eval_steps:]
     row = {
         "step": self.global_step,
         "train/loss": sum(recent) / len(recent),
-        "learning_rate": c.learning_rate * rate,
+        "learning_rate": self.optimizers[0].param_groups[0]["lr"],
         "epoch": self.global_step * c.batch_size / len(self.data.learn),
         "seconds": time.monotonic() - self.start,
         **self.evaluated(),
     }
-    save_policy(self.policy, self.folder/"policy.safetensors", self.card)
+    save_policy(self.averaged.module, self.folder/"policy.safetensors", self.card)
     self.log.write(row)
     self.save()
     return row
 
 @patch
 def steps(self: _Pretraining, stop: StopSignal, progress: bool):
-    "Until the schedule ends, or a stop is asked for."
+    "Until the end, or a stop is asked for."
     share, c = self.share if self.global_step else 0.0, self.config
     how = dict(total=1.0, disable=not progress, bar_format="{l_bar}{bar}| {elapsed} {postfix}")
     with progress_bar(desc=self.folder.name, **how) as bar:
         bar.update(min(1, share))
         while share < 1 and not stop.asked:
-            rate = self.rate(share)
-            self.step(share)
+            self.step()
             share = self.share
             bar.update(min(1, share) - bar.n)
             if self.global_step % c.eval_steps and share < 1 and not stop.asked: continue
-            row = self.look(rate)
+            row = self.look()
             bar.set_postfix({"top-1": f"{row['valid/top1']:.1%}", "dev loss": f"{row['eval/expected_loss']:.3f}"})
 
 # %% ../nbs/pretraining.ipynb #e5e8d34b
