@@ -130,11 +130,11 @@ class PretrainConfig(PolicyConfig):
     batch_size: int = key(256, "positions a step", least=1)
     valid: int = key(2000, "positions that are held back, the last ones", least=1)
     target: str = key("soft", "soft: all moves by their score; best: the best ones; grpo: 32 moves a position, "
-                      "sampled from the policy, by their advantages", choices=("soft", "best", "grpo"))
+                      "sampled from the policy, by their advantages, and entropy", choices=("soft", "best", "grpo"))
     target_temperature: float = key(0.1, "of soft, in reward", above=0)
     smoothing: float = key(0.0, "share of the target that is spread over the legal moves", least=0, below=1)
     optimizer: str = key("muon", "of the weight matrices; all other weights have AdamW", choices=("muon", "adamw"))
-    learning_rate: float = key(2e-3, "of AdamW, at its highest; Muon's is ten times that", above=0)
+    learning_rate: float = key(2e-3, "of AdamW; Muon's is ten times that", above=0)
     weight_decay: float = key(0.05, "of both optimisers", least=0)
     warmup_steps: int = key(100, "steps over which it rises; then it stays, and weights are averaged", least=0)
     start: str | None = key(None, "a checkpoint to start from; none = random weights")
@@ -319,7 +319,7 @@ def load(self: _Pretraining, folder: Path):
         kept = PretrainConfig.from_dict(parse_json(header["config"], path), path)
         for k in self.config.differs(kept):
             if k in _RESUMABLE: continue
-            raise UserError(f"{path} is of a run with another {k}; only minutes may differ.")
+            raise UserError(f"{path} is of a run with another {k}; minutes and max_steps may differ.")
         load_training(self.models, self.optimizers, tensors, where=str(path))
         self.generator.set_state(tensors["generator"])
         self.order, self.dice = tensors["order"], tensors["dice"]
@@ -385,13 +385,13 @@ def steps(self: _Pretraining, stop: StopSignal, progress: bool):
             bar.set_postfix({"top-1": f"{row['valid/top1']:.1%}", "dev loss": f"{row['eval/expected_loss']:.3f}"})
 
 # %% ../nbs/pretraining.ipynb #e5e8d34b
-_RESUMABLE = ("minutes",)    # what a resumed run may change
+_RESUMABLE = "minutes", "max_steps"    # what a resumed run may change
 
 def pretrain(
     config: PretrainConfig | None = None, # None = the defaults, or those of the resumed run
     root: str | Path = "runs", # where a new run's folder is made
     progress: bool = True, # show bars
-    resume: str | Path | None = None, # folder of a run; only minutes may change
+    resume: str | Path | None = None, # folder of a run; only minutes and max_steps may change
     data: Examples | None = None, # None = the shards that the configuration names
     teach: Callable[[Batch], Batch] | None = None, # changes each batch; needed again to resume
     engine: EnginePool | None = None, # to label with; None = this machine's
