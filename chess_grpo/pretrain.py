@@ -136,7 +136,7 @@ class PretrainConfig(PolicyConfig):
     optimizer: str = key("muon", "of the weight matrices; all other weights have AdamW", choices=("muon", "adamw"))
     learning_rate: float = key(2e-3, "of AdamW; Muon's is ten times that", above=0)
     weight_decay: float = key(0.05, "of both optimisers", least=0)
-    warmup_steps: int = key(100, "steps over which it rises; then it stays, and weights are averaged", least=0)
+    warmup_steps: int = key(100, "steps over which it rises, then stays; weights are averaged", least=0)
     start: str | None = key(None, "a checkpoint to start from; none = random weights")
     bf16: bool = key(False, "compute in bfloat16 where that is safe (autocast)")
     eval_steps: int = key(200, "steps between two evaluations", least=1)
