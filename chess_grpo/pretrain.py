@@ -180,6 +180,7 @@ def _label_first(c: PretrainConfig, engine: EnginePool | None, progress: bool):
     folder = Path(c.shards)
     if any(folder.glob("shard_*.safetensors")): return
     if folder.is_file() or any(folder.glob("*")): raise UserError(f"{folder} holds no shards: name another.")
+    if c.positions <= c.valid: raise UserError(f"positions must be above valid, {c.valid}.")
     part, threads = folder.with_name(f"{folder.name}.part"), torch.get_num_threads()
     torch.set_num_threads(1)    # the engines have the cores
     try:
@@ -340,8 +341,7 @@ class PretrainResult:
     def __str__(self):
         last = self.rows[-1]
         return (f"{self.steps} steps in {self.seconds:.0f} s: top-1 {last['valid/top1']:.1%}, "
-                f"top-5 {last['valid/top5']:.1%}, expected-score loss on the development positions "
-                f"{last['eval/expected_loss']:.3f}")
+                f"top-5 {last['valid/top5']:.1%}, development loss {last['eval/expected_loss']:.3f}")
 
 @patch
 def finished(self: _Pretraining) -> PretrainResult:
