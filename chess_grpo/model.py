@@ -258,7 +258,7 @@ class Policy(PolicyNetwork):
         return [m.weight for m in inside if isinstance(m, nn.Linear)]
 
 # %% ../nbs/core/13_model.ipynb #7d2007b5
-SHIPPED = "pretrained", "pretrained_large", "pretrained_best"    # data/README.md
+SHIPPED = "pretrained", "pretrained_best"    # data/README.md has their cards
 
 def save_policy(
     policy: PolicyNetwork, # its weights and its config are written
